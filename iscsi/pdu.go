@@ -1,5 +1,10 @@
 package iscsi
 
+import (
+	"encoding/binary"
+	"fmt"
+)
+
 // BHSSize is the size of the basic header segment in bytes (RFC 7143, 11.2.1).
 const BHSSize = 48
 
@@ -40,316 +45,128 @@ const ReservedTag = 0xffffffff
 // Data segments and AHS travel beside the header. DataLength is the data segment's length in bytes
 // without padding; AHSLength that of all AHS in bytes (a multiple of 4).
 
-// A NOPOut pings the target or answers its ping (RFC 7143, 11.18).
-type NOPOut struct {
-	Immediate  bool
-	DataLength uint32
-	LUN        LUN
-	ITT, TTT   uint32
-	CmdSN      CmdSN
-	ExpStatSN  StatSN
-}
-
-// A NOPIn answers a ping, is one, or only updates the window (RFC 7143, 11.19).
-type NOPIn struct {
-	DataLength uint32
-	LUN        LUN
-	ITT, TTT   uint32
-	StatSN     StatSN
-	ExpCmdSN   CmdSN
-	MaxCmdSN   CmdSN
-}
-
-// TaskAttr is a SCSI task attribute (RFC 7143, 11.3.1).
-type TaskAttr uint8
-
-// The task attributes.
+// Flags in byte 1 of a header. Their meaning depends on the opcode.
 const (
-	AttrUntagged TaskAttr = iota
-	AttrSimple
-	AttrOrdered
-	AttrHeadOfQueue
-	AttrACA
+	flagFinal         = 0x80 // F, and T of login PDUs
+	flagContinue      = 0x40 // C of login and text PDUs
+	flagRead          = 0x40
+	flagAcknowledge   = 0x40 // A of Data-In
+	flagWrite         = 0x20
+	flagBidiOverflow  = 0x10
+	flagBidiUnderflow = 0x08
+	flagOverflow      = 0x04
+	flagUnderflow     = 0x02
+	flagStatus        = 0x01 // S of Data-In
+	maskAttr          = 0x07
 )
 
-// A SCSICommand carries a CDB (RFC 7143, 11.3). CDBs longer than 16 bytes continue in an AHS.
-type SCSICommand struct {
-	Immediate, Final, Read, Write bool
-	Attr                          TaskAttr
-	AHSLength                     uint8 // bytes/4, as on the wire
-	DataLength                    uint32
-	LUN                           LUN
-	ITT                           uint32
-	EDTL                          uint32
-	CmdSN                         CmdSN
-	ExpStatSN                     StatSN
-	CDB                           [16]byte
-}
-
-// A SCSIResponse ends a task (RFC 7143, 11.4). Sense, if any, is in the data segment behind a 2-byte
-// length.
-type SCSIResponse struct {
-	Overflow, Underflow         bool
-	BidiOverflow, BidiUnderflow bool
-	Response                    uint8 // 0: completed at target, 1: target failure
-	Status                      uint8 // SAM status
-	DataLength                  uint32
-	ITT                         uint32
-	SNACKTag                    uint32
-	StatSN                      StatSN
-	ExpCmdSN                    CmdSN
-	MaxCmdSN                    CmdSN
-	ExpDataSN                   uint32
-	BidiResidual                uint32
-	Residual                    uint32
-}
-
-// TMFunction is a task management function (RFC 7143, 11.5.1).
-type TMFunction uint8
-
-// The task management functions.
 const (
-	TMAbortTask        TMFunction = 1
-	TMAbortTaskSet     TMFunction = 2
-	TMClearACA         TMFunction = 3
-	TMClearTaskSet     TMFunction = 4
-	TMLogicalUnitReset TMFunction = 5
-	TMTargetWarmReset  TMFunction = 6
-	TMTargetColdReset  TMFunction = 7
-	TMTaskReassign     TMFunction = 8
+	flagImmediate = 0x40 // in byte 0
+	maskOpcode    = 0x3f
+	maxDataLength = 1<<24 - 1
 )
 
-// A TMFRequest asks for a task management function (RFC 7143, 11.5).
-type TMFRequest struct {
-	Immediate bool
-	Function  TMFunction
-	LUN       LUN
-	ITT       uint32
-	RefITT    uint32
-	CmdSN     CmdSN
-	ExpStatSN StatSN
-	RefCmdSN  CmdSN
-	ExpDataSN uint32
+// OpcodeOf is a header's opcode.
+func OpcodeOf(bhs *[BHSSize]byte) Opcode { return Opcode(bhs[0] & maskOpcode) }
+
+// IsImmediate reports a header's I bit: the PDU is for immediate delivery (RFC 7143, 4.2.2.1).
+func IsImmediate(bhs *[BHSSize]byte) bool { return bhs[0]&flagImmediate != 0 }
+
+// IsFinal reports a header's F bit (T in login PDUs).
+func IsFinal(bhs *[BHSSize]byte) bool { return bhs[1]&flagFinal != 0 }
+
+// ITTOf is a header's initiator task tag.
+func ITTOf(bhs *[BHSSize]byte) uint32 { return get32(bhs, 16) }
+
+// AHSLengthOf is the length of all AHS, bytes: a multiple of 4, at most 1020.
+func AHSLengthOf(bhs *[BHSSize]byte) int { return int(bhs[4]) * 4 }
+
+// DataLengthOf is the length of the data segment without padding, bytes: at most 2^24-1.
+func DataLengthOf(bhs *[BHSSize]byte) uint32 {
+	return uint32(bhs[5])<<16 | uint32(bhs[6])<<8 | uint32(bhs[7])
 }
 
-// TMResponse is the outcome of a task management function (RFC 7143, 11.6.1).
-type TMResponse uint8
-
-// The task management responses.
-const (
-	TMComplete          TMResponse = 0
-	TMNoTask            TMResponse = 1
-	TMNoLUN             TMResponse = 2
-	TMStillAllegiant    TMResponse = 3
-	TMReassignNotSupp   TMResponse = 4
-	TMNotSupported      TMResponse = 5
-	TMAuthorizationFail TMResponse = 6
-	TMRejected          TMResponse = 255
-)
-
-// A TMFResponse answers a TMFRequest (RFC 7143, 11.6).
-type TMFResponse struct {
-	Response TMResponse
-	ITT      uint32
-	StatSN   StatSN
-	ExpCmdSN CmdSN
-	MaxCmdSN CmdSN
+// SetDataLength sets DataSegmentLength and leaves the rest of the header. More than 2^24-1 panics.
+func SetDataLength(bhs *[BHSSize]byte, n uint32) {
+	if n > maxDataLength {
+		panic(fmt.Sprintf("iscsi: data segment of %d bytes", n))
+	}
+	bhs[5], bhs[6], bhs[7] = byte(n>>16), byte(n>>8), byte(n)
 }
 
-// A DataOut carries write data (RFC 7143, 11.7).
-type DataOut struct {
-	Final      bool
-	DataLength uint32
-	LUN        LUN
-	ITT, TTT   uint32
-	ExpStatSN  StatSN
-	DataSN     uint32
-	Offset     uint32 // bytes
+// SetFinal sets or clears the F bit and leaves the rest of the header.
+func SetFinal(bhs *[BHSSize]byte, final bool) {
+	bhs[1] = bhs[1]&^flagFinal | flag(final, flagFinal)
 }
 
-// A DataIn carries read data, and the status if HasStatus (RFC 7143, 11.7).
-type DataIn struct {
-	Final, Acknowledge, HasStatus bool
-	Overflow, Underflow           bool
-	Status                        uint8
-	DataLength                    uint32
-	LUN                           LUN
-	ITT, TTT                      uint32
-	StatSN                        StatSN
-	ExpCmdSN                      CmdSN
-	MaxCmdSN                      CmdSN
-	DataSN                        uint32
-	Offset                        uint32 // bytes
-	Residual                      uint32
+// Pad4 is n rounded up to a multiple of 4: the size of a data segment on a byte stream (RFC 7143, 11.1).
+func Pad4(n int) int { return (n + 3) &^ 3 }
+
+// start clears the header and sets what every PDU has.
+func start(bhs *[BHSSize]byte, op Opcode, immediate bool, flags byte) {
+	clear(bhs[:])
+	bhs[0] = byte(op) | flag(immediate, flagImmediate)
+	bhs[1] = flags
 }
 
-// An R2T asks for write data (RFC 7143, 11.8).
-type R2T struct {
-	LUN      LUN
-	ITT, TTT uint32
-	StatSN   StatSN
-	ExpCmdSN CmdSN
-	MaxCmdSN CmdSN
-	R2TSN    uint32
-	Offset   uint32 // bytes
-	Length   uint32 // bytes
+func checkOpcode(bhs *[BHSSize]byte, want Opcode, what string) error {
+	if OpcodeOf(bhs) != want {
+		return &WireError{What: what + " opcode", Offset: 0, Err: ErrReserved}
+	}
+	return nil
 }
 
-// AsyncEvent is the reason of an Async (RFC 7143, 11.9.1).
-type AsyncEvent uint8
-
-// The asynchronous events.
-const (
-	AsyncSCSI        AsyncEvent = 0
-	AsyncLogoutReq   AsyncEvent = 1
-	AsyncConnDrop    AsyncEvent = 2
-	AsyncSessionDrop AsyncEvent = 3
-	AsyncNegotiation AsyncEvent = 4
-	AsyncTasksEnded  AsyncEvent = 5
-	AsyncVendor      AsyncEvent = 255
-)
-
-// An Async tells the initiator of an event (RFC 7143, 11.9).
-type Async struct {
-	DataLength uint32
-	LUN        LUN
-	StatSN     StatSN
-	ExpCmdSN   CmdSN
-	MaxCmdSN   CmdSN
-	Event      AsyncEvent
-	VCode      uint8
-	Parameter1 uint16
-	Parameter2 uint16
-	Parameter3 uint16
+func flag(on bool, bit byte) byte {
+	if on {
+		return bit
+	}
+	return 0
 }
 
-// A TextRequest carries keys in full-feature phase (RFC 7143, 11.10).
-type TextRequest struct {
-	Immediate, Final, Continue bool
-	DataLength                 uint32
-	LUN                        LUN
-	ITT, TTT                   uint32
-	CmdSN                      CmdSN
-	ExpStatSN                  StatSN
-}
+func get16(bhs *[BHSSize]byte, off int) uint16    { return binary.BigEndian.Uint16(bhs[off:]) }
+func get32(bhs *[BHSSize]byte, off int) uint32    { return binary.BigEndian.Uint32(bhs[off:]) }
+func put16(bhs *[BHSSize]byte, off int, v uint16) { binary.BigEndian.PutUint16(bhs[off:], v) }
+func put32(bhs *[BHSSize]byte, off int, v uint32) { binary.BigEndian.PutUint32(bhs[off:], v) }
 
-// A TextResponse answers a TextRequest (RFC 7143, 11.11).
-type TextResponse struct {
-	Final, Continue bool
-	DataLength      uint32
-	LUN             LUN
-	ITT, TTT        uint32
-	StatSN          StatSN
-	ExpCmdSN        CmdSN
-	MaxCmdSN        CmdSN
-}
-
-// A Stage is a stage of the login phase (RFC 7143, 11.12.3).
-type Stage uint8
-
-// The stages.
-const (
-	StageSecurity    Stage = 0
-	StageOperational Stage = 1
-	StageFullFeature Stage = 3
-)
-
-// An ISID is the initiator's part of a session identifier (RFC 7143, 11.12.5).
-type ISID [6]byte
-
-// A LoginRequest is one step of a login from the initiator (RFC 7143, 11.12).
-type LoginRequest struct {
-	Transit, Continue      bool
-	Current, Next          Stage
-	VersionMax, VersionMin uint8
-	DataLength             uint32
-	ISID                   ISID
-	TSIH                   uint16
-	ITT                    uint32
-	CID                    uint16
-	CmdSN                  CmdSN
-	ExpStatSN              StatSN
-}
-
-// A LoginResponse is one step of a login from the target (RFC 7143, 11.13).
-type LoginResponse struct {
-	Transit, Continue         bool
-	Current, Next             Stage
-	VersionMax, VersionActive uint8
-	DataLength                uint32
-	ISID                      ISID
-	TSIH                      uint16
-	ITT                       uint32
-	StatSN                    StatSN
-	ExpCmdSN                  CmdSN
-	MaxCmdSN                  CmdSN
-	Status                    LoginStatus
-}
-
-// LogoutReason says what a LogoutRequest ends (RFC 7143, 11.14.1).
-type LogoutReason uint8
-
-// The logout reasons.
-const (
-	LogoutSession    LogoutReason = 0
-	LogoutConnection LogoutReason = 1
-	LogoutRecovery   LogoutReason = 2
-)
-
-// A LogoutRequest ends a session or a connection (RFC 7143, 11.14).
-type LogoutRequest struct {
-	Immediate bool
-	Reason    LogoutReason
-	ITT       uint32
-	CID       uint16
-	CmdSN     CmdSN
-	ExpStatSN StatSN
-}
-
-// A LogoutResponse answers a LogoutRequest (RFC 7143, 11.15).
-type LogoutResponse struct {
-	Response    uint8 // 0 closed, 1 no such CID, 2 recovery not supported, 3 cleanup failed
-	ITT         uint32
-	StatSN      StatSN
-	ExpCmdSN    CmdSN
-	MaxCmdSN    CmdSN
-	Time2Wait   uint16 // seconds
-	Time2Retain uint16 // seconds
-}
-
-// A SNACK asks for lost PDUs or acknowledges data (RFC 7143, 11.16). We parse it to reject it.
-type SNACK struct {
-	Type      uint8
-	LUN       LUN
-	ITT, TTT  uint32
-	ExpStatSN StatSN
-	BegRun    uint32
-	RunLength uint32
-}
-
-// RejectReason says why a PDU was rejected (RFC 7143, 11.17.1).
-type RejectReason uint8
-
-// The reject reasons.
-const (
-	RejectDataDigest       RejectReason = 0x02
-	RejectSNACK            RejectReason = 0x03
-	RejectProtocolError    RejectReason = 0x04
-	RejectNotSupported     RejectReason = 0x05
-	RejectImmediate        RejectReason = 0x06
-	RejectTaskInProgress   RejectReason = 0x07
-	RejectInvalidDataAck   RejectReason = 0x08
-	RejectInvalidField     RejectReason = 0x09
-	RejectOutOfResources   RejectReason = 0x0a
-	RejectWaitingForLogout RejectReason = 0x0c
-)
-
-// A Reject refuses a PDU; the offender's header is its data segment (RFC 7143, 11.17).
-type Reject struct {
-	Reason     RejectReason
-	DataLength uint32
-	StatSN     StatSN
-	ExpCmdSN   CmdSN
-	MaxCmdSN   CmdSN
-	DataSN     uint32
+// String is the opcode's name in RFC 7143.
+func (o Opcode) String() string {
+	switch o {
+	case OpNOPOut:
+		return "NOP-Out"
+	case OpSCSICommand:
+		return "SCSI Command"
+	case OpTMFRequest:
+		return "Task Management Function Request"
+	case OpLoginRequest:
+		return "Login Request"
+	case OpTextRequest:
+		return "Text Request"
+	case OpDataOut:
+		return "Data-Out"
+	case OpLogoutReq:
+		return "Logout Request"
+	case OpSNACK:
+		return "SNACK Request"
+	case OpNOPIn:
+		return "NOP-In"
+	case OpSCSIResponse:
+		return "SCSI Response"
+	case OpTMFResponse:
+		return "Task Management Function Response"
+	case OpLoginResponse:
+		return "Login Response"
+	case OpTextResponse:
+		return "Text Response"
+	case OpDataIn:
+		return "Data-In"
+	case OpLogoutResp:
+		return "Logout Response"
+	case OpR2T:
+		return "R2T"
+	case OpAsync:
+		return "Async Message"
+	case OpReject:
+		return "Reject"
+	}
+	return fmt.Sprintf("opcode 0x%02x", uint8(o))
 }

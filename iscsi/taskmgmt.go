@@ -1,0 +1,111 @@
+package iscsi
+
+import "encoding/binary"
+
+// TMFunction is a task management function (RFC 7143, 11.5.1).
+type TMFunction uint8
+
+// The task management functions.
+const (
+	TMAbortTask        TMFunction = 1
+	TMAbortTaskSet     TMFunction = 2
+	TMClearACA         TMFunction = 3
+	TMClearTaskSet     TMFunction = 4
+	TMLogicalUnitReset TMFunction = 5
+	TMTargetWarmReset  TMFunction = 6
+	TMTargetColdReset  TMFunction = 7
+	TMTaskReassign     TMFunction = 8
+)
+
+// A TMFRequest asks for a task management function (RFC 7143, 11.5).
+type TMFRequest struct {
+	Immediate bool
+	Function  TMFunction
+	LUN       LUN
+	ITT       uint32
+	RefITT    uint32
+	CmdSN     CmdSN
+	ExpStatSN StatSN
+	RefCmdSN  CmdSN
+	ExpDataSN uint32
+}
+
+// Put writes the header.
+func (p *TMFRequest) Put(bhs *[BHSSize]byte) {
+	start(bhs, OpTMFRequest, p.Immediate, flagFinal|byte(p.Function)&0x7f)
+	binary.BigEndian.PutUint64(bhs[8:], uint64(p.LUN))
+	put32(bhs, 16, p.ITT)
+	put32(bhs, 20, p.RefITT)
+	put32(bhs, 24, uint32(p.CmdSN))
+	put32(bhs, 28, uint32(p.ExpStatSN))
+	put32(bhs, 32, uint32(p.RefCmdSN))
+	put32(bhs, 36, p.ExpDataSN)
+}
+
+// Parse reads the header.
+func (p *TMFRequest) Parse(bhs *[BHSSize]byte) error {
+	if err := checkOpcode(bhs, OpTMFRequest, "Task Management Function Request"); err != nil {
+		return err
+	}
+	*p = TMFRequest{
+		Immediate: IsImmediate(bhs),
+		Function:  TMFunction(bhs[1] & 0x7f),
+		LUN:       LUN(binary.BigEndian.Uint64(bhs[8:])),
+		ITT:       get32(bhs, 16),
+		RefITT:    get32(bhs, 20),
+		CmdSN:     CmdSN(get32(bhs, 24)),
+		ExpStatSN: StatSN(get32(bhs, 28)),
+		RefCmdSN:  CmdSN(get32(bhs, 32)),
+		ExpDataSN: get32(bhs, 36),
+	}
+	return nil
+}
+
+// TMResponse is the outcome of a task management function (RFC 7143, 11.6.1).
+type TMResponse uint8
+
+// The task management responses.
+const (
+	TMComplete          TMResponse = 0
+	TMNoTask            TMResponse = 1
+	TMNoLUN             TMResponse = 2
+	TMStillAllegiant    TMResponse = 3
+	TMReassignNotSupp   TMResponse = 4
+	TMNotSupported      TMResponse = 5
+	TMAuthorizationFail TMResponse = 6
+	TMRejected          TMResponse = 255
+)
+
+// A TMFResponse answers a TMFRequest (RFC 7143, 11.6).
+type TMFResponse struct {
+	Response TMResponse
+	ITT      uint32
+	StatSN   StatSN
+	ExpCmdSN CmdSN
+	MaxCmdSN CmdSN
+}
+
+// Put writes the header.
+func (p *TMFResponse) Put(bhs *[BHSSize]byte) {
+	start(bhs, OpTMFResponse, false, flagFinal)
+	bhs[2] = byte(p.Response)
+	put32(bhs, 16, p.ITT)
+	put32(bhs, 24, uint32(p.StatSN))
+	put32(bhs, 28, uint32(p.ExpCmdSN))
+	put32(bhs, 32, uint32(p.MaxCmdSN))
+}
+
+// Parse reads the header.
+func (p *TMFResponse) Parse(bhs *[BHSSize]byte) error {
+	if err := checkOpcode(bhs, OpTMFResponse, "Task Management Function Response"); err != nil {
+		return err
+	}
+	*p = TMFResponse{
+		Response: TMResponse(bhs[2]),
+		ITT:      get32(bhs, 16),
+		StatSN:   StatSN(get32(bhs, 24)),
+		ExpCmdSN: CmdSN(get32(bhs, 28)),
+		MaxCmdSN: CmdSN(get32(bhs, 32)),
+	}
+	return nil
+}
