@@ -66,8 +66,70 @@ type RejectError struct {
 }
 
 func (e *RejectError) Error() string {
-	return fmt.Sprintf("rejected (%02x): %s", uint8(e.Reason), e.What)
+	return fmt.Sprintf("rejected (%02x, %s): %s", uint8(e.Reason), e.Reason, e.What)
 }
 
 // String says a status in words.
-func (s LoginStatus) String() string { return "not written" }
+func (s LoginStatus) String() string {
+	if w := s.words(); w != "" {
+		return w
+	}
+	switch s >> 8 {
+	case 1:
+		return "redirected for an unknown reason"
+	case 2:
+		return "unknown initiator error"
+	case 3:
+		return "unknown target error"
+	}
+	return "unknown status"
+}
+
+func (s LoginStatus) words() string {
+	switch s {
+	case LoginSuccess:
+		return "success"
+	case LoginMovedTemporarily:
+		return "target moved temporarily"
+	case LoginMovedPermanently:
+		return "target moved permanently"
+	case LoginInitiatorError:
+		return "initiator error"
+	case LoginAuthFailed:
+		return "authentication failed"
+	case LoginForbidden:
+		return "initiator not allowed on this target"
+	case LoginNotFound:
+		return "target not found"
+	case LoginTargetRemoved:
+		return "target removed"
+	case LoginBadVersion:
+		return "protocol version not supported"
+	case LoginTooManyConns:
+		return "too many connections in this session"
+	case LoginMissingParameter:
+		return "missing parameter"
+	case LoginCannotInclude:
+		return "connection cannot be included in this session"
+	case LoginBadSessionType:
+		return "session type not supported"
+	case LoginNoSession:
+		return "session does not exist"
+	case LoginInvalidRequest:
+		return "invalid request during login"
+	case LoginTargetError:
+		return "target error"
+	case LoginServiceUnavail:
+		return "service unavailable"
+	case LoginOutOfResources:
+		return "target out of resources"
+	}
+	return ""
+}
+
+// Temporary reports whether the same login may succeed later: the target's own errors (class 3). A
+// redirection (class 1) is followed instead, and the initiator's errors (class 2) stay.
+func (s LoginStatus) Temporary() bool { return s>>8 == 3 }
+
+// Redirect reports whether the target has moved: LoginError.Address then says where to.
+func (s LoginStatus) Redirect() bool { return s>>8 == 1 }

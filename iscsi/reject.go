@@ -1,5 +1,7 @@
 package iscsi
 
+import "fmt"
+
 // RejectReason says why a PDU was rejected (RFC 7143, 11.17.1).
 type RejectReason uint8
 
@@ -16,6 +18,33 @@ const (
 	RejectOutOfResources   RejectReason = 0x0a
 	RejectWaitingForLogout RejectReason = 0x0c
 )
+
+// String says a reason in words.
+func (r RejectReason) String() string {
+	switch r {
+	case RejectDataDigest:
+		return "data digest error"
+	case RejectSNACK:
+		return "SNACK rejected"
+	case RejectProtocolError:
+		return "protocol error"
+	case RejectNotSupported:
+		return "command not supported"
+	case RejectImmediate:
+		return "too many immediate commands"
+	case RejectTaskInProgress:
+		return "task in progress"
+	case RejectInvalidDataAck:
+		return "invalid data acknowledgement"
+	case RejectInvalidField:
+		return "invalid PDU field"
+	case RejectOutOfResources:
+		return "long operation, out of resources"
+	case RejectWaitingForLogout:
+		return "waiting for logout"
+	}
+	return fmt.Sprintf("reason 0x%02x", uint8(r))
+}
 
 // A Reject refuses a PDU; the offender's header is its data segment (RFC 7143, 11.17).
 type Reject struct {

@@ -1,6 +1,9 @@
 package iscsi
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // TMFunction is a task management function (RFC 7143, 11.5.1).
 type TMFunction uint8
@@ -16,6 +19,29 @@ const (
 	TMTargetColdReset  TMFunction = 7
 	TMTaskReassign     TMFunction = 8
 )
+
+// String says a function in words.
+func (f TMFunction) String() string {
+	switch f {
+	case TMAbortTask:
+		return "abort task"
+	case TMAbortTaskSet:
+		return "abort task set"
+	case TMClearACA:
+		return "clear ACA"
+	case TMClearTaskSet:
+		return "clear task set"
+	case TMLogicalUnitReset:
+		return "logical unit reset"
+	case TMTargetWarmReset:
+		return "target warm reset"
+	case TMTargetColdReset:
+		return "target cold reset"
+	case TMTaskReassign:
+		return "task reassign"
+	}
+	return fmt.Sprintf("function %d", uint8(f))
+}
 
 // A TMFRequest asks for a task management function (RFC 7143, 11.5).
 type TMFRequest struct {
@@ -75,6 +101,29 @@ const (
 	TMAuthorizationFail TMResponse = 6
 	TMRejected          TMResponse = 255
 )
+
+// String says a response in words.
+func (r TMResponse) String() string {
+	switch r {
+	case TMComplete:
+		return "function complete"
+	case TMNoTask:
+		return "task does not exist"
+	case TMNoLUN:
+		return "logical unit does not exist"
+	case TMStillAllegiant:
+		return "task still allegiant"
+	case TMReassignNotSupp:
+		return "task reassignment not supported"
+	case TMNotSupported:
+		return "function not supported"
+	case TMAuthorizationFail:
+		return "function not authorised"
+	case TMRejected:
+		return "function rejected"
+	}
+	return fmt.Sprintf("response %d", uint8(r))
+}
 
 // A TMFResponse answers a TMFRequest (RFC 7143, 11.6).
 type TMFResponse struct {
