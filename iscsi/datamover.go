@@ -156,6 +156,13 @@ type Datamover interface {
 // A TargetDatamover carries the data of a target's tasks.
 type TargetDatamover interface {
 	Datamover
+	// CanPut and CanGet report whether the command offered memory for its Data-In, or for the Data-Out
+	// behind the unsolicited part, of EDTL bytes (ITT, EDTL, Remote and Unsolicited of t are set). Where
+	// false, PutData or GetData must not be called for it: the engine ends the task with CHECK CONDITION
+	// 0B/00/00. Over TCP both are always true; over iSER false means a missing or zero STag or an address
+	// that wraps.
+	CanPut(t *Transfer) bool
+	CanGet(t *Transfer) bool
 	// PutData queues data for the initiator's memory at offset off of the task [Put_Data]: Data-In PDUs
 	// or RDMA Writes. bufs, and the slice itself, stay valid and unchanged until the EventReleased of
 	// the task's Respond.
