@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/tcp"
+	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/verbs"
+)
+
+// transport makes the transport that a location asks for.
+func (a *app) transport(l location) (initiator.Transport, error) {
+	if l.transport == "tcp" {
+		return &tcp.Dialer{}, nil
+	}
+	p, err := verbs.Open()
+	if err != nil {
+		return nil, fmt.Errorf("iser needs an RDMA device here: %w (iscsi:// works without)", err)
+	}
+	return &iser.Dialer{Provider: p, Config: iser.InitiatorConfig{PartialImmediate: a.tune.partialImmediate}}, nil
+}
+
+// negotiate turns the tuning flags into what we offer.
+func (a *app) negotiate() (*iscsi.Config, error) {
+	c := iscsi.DefaultConfig()
+	if s := a.tune.initialR2T; s != "" {
+		b, err := yesNo("--initial-r2t", s)
+		if err != nil {
+			return nil, err
+		}
+		c.InitialR2T = &b
+	}
+	var err error
+	if c.ImmediateData, err = yesNo("--immediate-data", a.tune.immediateData); err != nil {
+		return nil, err
+	}
+	if err := burst("--first-burst", a.tune.firstBurst, &c.FirstBurstLength); err != nil {
+		return nil, err
+	}
+	return &c, burst("--max-burst", a.tune.maxBurst, &c.MaxBurstLength)
+}
+
+func yesNo(flag, s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "yes", "true":
+		return true, nil
+	case "no", "false":
+		return false, nil
+	}
+	return false, usage(fmt.Errorf("%s %q: want yes or no", flag, s))
+}
+
+// burst parses a burst length flag: 512 bytes to 16 MiB - 1 (RFC 7143, 13.13 and 13.14).
+func burst(flag, s string, n *uint32) error {
+	if s == "" {
+		return nil
+	}
+	v, err := backstore.ParseSize(s)
+	if err != nil || v < 512 || v > 1<<24-1 {
+		return usage(fmt.Errorf("%s %q: want a size from 512 to 16777215 bytes", flag, s))
+	}
+	*n = uint32(v)
+	return nil
+}
+
+func (a *app) options() initiator.Options {
+	n, err := a.negotiate()
+	if err != nil {
+		panic(err) // app.check has seen the flags
+	}
+	return initiator.Options{InitiatorName: a.name, Negotiate: n, LoginTimeout: a.timeout, Log: a.log()}
+}
+
+func (a *app) discover(ctx context.Context, l location) ([]initiator.TargetRecord, error) {
+	tr, err := a.transport(l)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	recs, err := initiator.Discover(ctx, tr, l.address, a.options())
+	if err != nil {
+		return nil, fmt.Errorf("discover %s: %w", l, err)
+	}
+	return recs, nil
+}
+
+// session logs in, finding the only target if none is named.
+func (a *app) session(ctx context.Context, l *location) (*initiator.Session, error) {
+	if l.target == "" {
+		recs, err := a.discover(ctx, *l)
+		if err != nil {
+			return nil, err
+		}
+		if len(recs) != 1 {
+			return nil, coded(exitNotFound, fmt.Errorf("%s has %d targets; name one in the URL: %s", l, len(recs), names(recs)))
+		}
+		l.target = recs[0].Name
+	}
+	tr, err := a.transport(*l)
+	if err != nil {
+		return nil, err
+	}
+	lctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	s, err := initiator.Open(lctx, tr, l.address, l.target, a.options())
+	if err != nil {
+		return nil, fmt.Errorf("log in to %s: %w", l, err)
+	}
+	return s, nil
+}
+
+func names(recs []initiator.TargetRecord) string {
+	var s []string
+	for _, r := range recs {
+		s = append(s, r.Name)
+	}
+	return strings.Join(s, ", ")
+}
+
+// disk logs in and opens a logical unit, finding the only one if none is named. Close the session.
+func (a *app) disk(ctx context.Context, url string) (*initiator.Session, *initiator.Disk, error) {
+	l, err := parseURL(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := a.session(ctx, &l)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := a.unit(ctx, s, &l)
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, d, nil
+}
+
+func (a *app) unit(ctx context.Context, s *initiator.Session, l *location) (*initiator.Disk, error) {
+	lun := iscsi.LUNFromNumber(max(l.lun, 0))
+	if l.lun < 0 {
+		luns, err := a.luns(ctx, s)
+		if err != nil {
+			return nil, fmt.Errorf("%s: REPORT LUNS: %w", l, err)
+		}
+		if len(luns) != 1 {
+			return nil, coded(exitNotFound, fmt.Errorf("%s has %d logical units; name one in the URL: %v", l, len(luns), luns))
+		}
+		lun = luns[0]
+	}
+	d, err := s.Disk(ctx, lun)
+	if err != nil {
+		return nil, fmt.Errorf("%s LUN %v: %w", l, lun, err)
+	}
+	return d, nil
+}
+
+// luns lists the units that are disks: stgt's LUN 0 is a controller.
+func (a *app) luns(ctx context.Context, s *initiator.Session) ([]iscsi.LUN, error) {
+	all, err := s.LUNs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var disks []iscsi.LUN
+	for _, n := range all {
+		inq, err := s.Inquiry(ctx, n, false, 0)
+		if err != nil {
+			return nil, err
+		}
+		if len(inq) > 0 && inq[0] == 0 {
+			disks = append(disks, n)
+		}
+	}
+	return disks, nil
+}

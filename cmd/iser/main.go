@@ -1,0 +1,129 @@
+// Command iser discovers, reads, writes, verifies and measures iSER and iSCSI targets.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker in releases.
+var version = "devel"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string) int {
+	a := &app{out: os.Stdout, errOut: os.Stderr}
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "iser:", err)
+	}
+	return exitCode(err)
+}
+
+// An app is one invocation: its streams and global flags.
+type app struct {
+	out, errOut *os.File
+	output      string
+	timeout     time.Duration
+	name        string
+	quiet       bool
+	verbose     bool
+	tune        tuning
+}
+
+// tuning is what the flags say of the keys we offer.
+type tuning struct {
+	initialR2T, immediateData string
+	firstBurst, maxBurst      string
+	partialImmediate          bool
+}
+
+const urlHelp = `
+URL is iser://HOST[:PORT][/IQN[/LUN]] or iscsi://HOST[:PORT][/IQN[/LUN]]; the port defaults to 3260.
+Without IQN or LUN the only one there is taken, else the choices are listed.
+?rdma=verbs names the RDMA provider of iser:// (verbs is the only one so far).`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "iser",
+		Short: "Discover, read, write, verify and measure iSER and iSCSI targets",
+		Long: "iser talks to any iSER (iSCSI over RDMA) or iSCSI target from user space.\n" + urlHelp + `
+
+Exit codes: 0 done; 1 other; 2 usage; 3 not found; 6 refused; 7 cannot connect; 8 timed out;
+9 protocol error; 10 data mismatch; 11 SCSI check condition.`,
+		Version:           version,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.check() },
+	}
+	f := root.PersistentFlags()
+	f.StringVarP(&a.output, "output", "o", "table", "table or json")
+	f.DurationVar(&a.timeout, "timeout", 15*time.Second, "limit for connecting and logging in")
+	f.StringVar(&a.name, "initiator-name", "", "our iSCSI name (default: made from the host name)")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, no notes on stderr")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "log session events to stderr")
+	f.StringVar(&a.tune.initialR2T, "initial-r2t", "", "offer InitialR2T=yes or no (default: yes over iSER, no over TCP)")
+	f.StringVar(&a.tune.immediateData, "immediate-data", "yes", "offer ImmediateData=yes or no")
+	f.StringVar(&a.tune.firstBurst, "first-burst", "", "FirstBurstLength to offer, for example 64KiB")
+	f.StringVar(&a.tune.maxBurst, "max-burst", "", "MaxBurstLength to offer, for example 1MiB")
+	f.BoolVar(&a.tune.partialImmediate, "partial-immediate", false, "over iSER, send immediate data with long writes too")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.AddCommand(a.discoverCmd(), a.lsCmd(), a.inqCmd(), a.pingCmd(), a.ddCmd(), a.verifyCmd(), a.benchCmd(), a.demoCmd())
+	return root
+}
+
+func (a *app) check() error {
+	if a.output != "table" && a.output != "json" {
+		return usage(fmt.Errorf("--output %q: want table or json", a.output))
+	}
+	_, err := a.negotiate()
+	return err
+}
+
+func (a *app) json() bool { return a.output == "json" }
+
+func (a *app) log() logrus.FieldLogger {
+	l := logrus.New()
+	l.SetOutput(a.errOut)
+	l.SetLevel(logrus.WarnLevel)
+	if a.quiet {
+		l.SetLevel(logrus.ErrorLevel)
+	}
+	if a.verbose {
+		l.SetLevel(logrus.DebugLevel)
+	}
+	return l
+}
+
+// note tells a person something that is not the answer.
+func (a *app) note(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.errOut, format+"\n", args...)
+	}
+}
+
+// exactArgs is cobra.ExactArgs with our exit code for usage.
+func exactArgs(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usage(errors.New("want " + what))
+		}
+		return nil
+	}
+}

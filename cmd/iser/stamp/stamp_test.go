@@ -1,0 +1,131 @@
+package stamp_test
+
+import (
+	"testing"
+
+	"github.com/goiser/goiser/cmd/iser/stamp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var id = stamp.ID{Seed: 7, Sector: 81920, Generation: 3}
+
+// at is id's stamp of another sector, generation or seed.
+func at(seed, sector, generation uint64) []byte {
+	p := make([]byte, stamp.SectorSize)
+	stamp.Fill(p, stamp.ID{Seed: seed, Sector: sector, Generation: generation})
+	return p
+}
+
+func poisoned(n int) []byte {
+	p := make([]byte, n)
+	stamp.Poison(p)
+	return p
+}
+
+func splice(head, tail []byte, n int) []byte {
+	return append(append([]byte{}, head[:n]...), tail[n:]...)
+}
+
+func TestCheckAcceptsWhatFillMakes(t *testing.T) {
+	p := make([]byte, 64*stamp.SectorSize)
+	stamp.Fill(p, id)
+	var c stamp.Checker
+	assert.Nil(t, c.Check(p, id))
+}
+
+func TestEveryWrongByteIsFound(t *testing.T) {
+	var c stamp.Checker
+	for i := range stamp.SectorSize {
+		p := at(7, 81920, 3)
+		p[i] ^= 0x10
+		m := c.Check(p, id)
+		require.NotNil(t, m, "byte %d", i)
+		assert.Equal(t, i, m.First)
+		assert.Equal(t, 1, m.Differ)
+	}
+}
+
+func TestMismatchIsExplained(t *testing.T) {
+	good := at(7, 81920, 3)
+	flip := at(7, 81920, 3)
+	flip[100] ^= 4
+	junk := make([]byte, stamp.SectorSize)
+	for i := range junk {
+		junk[i] = byte(i*7 + 1)
+	}
+	rows := []struct {
+		name string
+		got  []byte
+		kind stamp.Kind
+		rest stamp.Kind
+		word string
+	}{
+		{"poison", poisoned(stamp.SectorSize), stamp.Unwritten, "", "had not landed"},
+		{"zeros", make([]byte, stamp.SectorSize), stamp.Zeros, "", "zeros"},
+		{"older generation", at(7, 81920, 2), stamp.Stale, "", "generation 2"},
+		{"newer generation", at(7, 81920, 4), stamp.Newer, "", "generation 4"},
+		{"another sector", at(7, 81912, 3), stamp.Misplaced, "", "sector 81912"},
+		{"another seed", at(8, 81920, 3), stamp.OtherWriter, "", "seed 8"},
+		{"one bit", flip, stamp.BitFlip, "", "byte 100"},
+		{"torn with poison", splice(good, poisoned(stamp.SectorSize), 256), stamp.Torn, stamp.Unwritten, "up to 256"},
+		{"torn with zeros", splice(good, make([]byte, stamp.SectorSize), 128), stamp.Torn, stamp.Zeros, "up to 128"},
+		{"torn with an older write", splice(good, at(7, 81920, 1), 192), stamp.Torn, stamp.Stale, "up to 192"},
+		{"junk", junk, stamp.Foreign, "", "foreign bytes"},
+	}
+	var c stamp.Checker
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			m := c.Check(r.got, id)
+			require.NotNil(t, m)
+			assert.Equal(t, r.kind, m.Kind, m)
+			assert.Equal(t, r.rest, m.Rest, m)
+			assert.Contains(t, m.String(), r.word)
+			assert.Contains(t, m.String(), "sector 81920")
+		})
+	}
+}
+
+func TestCheckNamesTheRightSectorOfMany(t *testing.T) {
+	p := make([]byte, 8*stamp.SectorSize)
+	stamp.Fill(p, id)
+	copy(p[5*stamp.SectorSize:], at(7, 1, 3))
+	var c stamp.Checker
+	m := c.Check(p, id)
+	require.NotNil(t, m)
+	assert.Equal(t, id.Sector+5, m.Want.Sector)
+	assert.Equal(t, stamp.Misplaced, m.Kind)
+}
+
+func TestFillAndCheckDoNotAllocate(t *testing.T) {
+	p := make([]byte, 4096)
+	var c stamp.Checker
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		stamp.Fill(p, id)
+		if c.Check(p, id) != nil {
+			t.Fatal("mismatch")
+		}
+	}))
+}
+
+func BenchmarkFill(b *testing.B) {
+	p := make([]byte, 64<<10)
+	b.SetBytes(int64(len(p)))
+	b.ReportAllocs()
+	for b.Loop() {
+		stamp.Fill(p, id)
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	p := make([]byte, 64<<10)
+	stamp.Fill(p, id)
+	var c stamp.Checker
+	b.SetBytes(int64(len(p)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if c.Check(p, id) != nil {
+			b.Fatal("mismatch")
+		}
+	}
+}
