@@ -1,10 +1,32 @@
 package scsi
 
-import "github.com/goiser/goiser/backstore"
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/goiser/goiser/backstore"
+)
+
+// MaxLUN is the largest logical unit number: flat space addressing has 14 bits (SAM-5, 4.7.7.3).
+const MaxLUN = 16383
+
+// DefaultMaxTransfer bounds a command's data, in bytes, where DeviceConfig does not.
+const DefaultMaxTransfer = 4 << 20
 
 // A Device is a SCSI target device: logical units by number. Its methods may be called from many
 // goroutines.
-type Device struct{}
+type Device struct {
+	config DeviceConfig
+
+	// units is indexed by number. The slice is never changed, only replaced, so that commands find
+	// their unit without a lock.
+	units atomic.Pointer[[]*LogicalUnit]
+
+	mu      sync.Mutex // guards replacing units, nexuses, and their attentions
+	nexuses map[*Nexus]struct{}
+}
 
 // DeviceConfig identifies a device.
 type DeviceConfig struct {
@@ -12,75 +34,179 @@ type DeviceConfig struct {
 	Name string
 	// Vendor (8), Product (16) and Revision (4 bytes) go into INQUIRY; empty takes goiser's own.
 	Vendor, Product, Revision string
+	// MaxTransfer bounds a command's data, in bytes, and is what VPD page B0h says; 0 takes
+	// DefaultMaxTransfer.
+	MaxTransfer uint32
 }
 
 // NewDevice makes a device without logical units.
-func NewDevice(c DeviceConfig) *Device { panic("not written") }
-
-// LUConfig describes a logical unit.
-type LUConfig struct {
-	// ID makes the identity (VPD 80h serial, 83h NAA) unique and stable: the same ID always gives the
-	// same identity, different IDs different ones. Required.
-	ID       string
-	ReadOnly bool
-	// BlockSize is the logical block size, 512 (default) or 4096 bytes.
-	BlockSize int
+func NewDevice(c DeviceConfig) *Device {
+	if c.Vendor == "" {
+		c.Vendor = "GOISER"
+	}
+	if c.Product == "" {
+		c.Product = "goiser disk"
+	}
+	if c.Revision == "" {
+		c.Revision = "1"
+	}
+	if c.MaxTransfer == 0 {
+		c.MaxTransfer = DefaultMaxTransfer
+	}
+	d := &Device{config: c, nexuses: make(map[*Nexus]struct{})}
+	d.units.Store(new([]*LogicalUnit))
+	return d
 }
 
-// A LogicalUnit is one disk.
-type LogicalUnit struct{}
-
-// Add makes a logical unit with number lun (0 to 16383) on a store. Every nexus gets a REPORTED LUNS
+// Add makes a logical unit with number lun (0 to MaxLUN) on a store. Every nexus gets a REPORTED LUNS
 // DATA HAS CHANGED unit attention.
 func (d *Device) Add(lun int, s backstore.Store, c LUConfig) (*LogicalUnit, error) {
-	panic("not written")
+	if lun < 0 || lun > MaxLUN {
+		return nil, fmt.Errorf("lun %d: not in 0 to %d", lun, MaxLUN)
+	}
+	lu, err := newLogicalUnit(d, lun, s, c)
+	if err != nil {
+		return nil, fmt.Errorf("lun %d: %w", lun, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := *d.units.Load()
+	if lun < len(old) && old[lun] != nil {
+		return nil, fmt.Errorf("lun %d: already in use", lun)
+	}
+	units := make([]*LogicalUnit, max(len(old), lun+1))
+	copy(units, old)
+	units[lun] = lu
+	d.units.Store(&units)
+	d.raiseAllLocked(reportedLUNsChanged)
+	return lu, nil
 }
 
-// Remove takes a logical unit away and returns once no command uses its store.
-func (d *Device) Remove(lun int) error { panic("not written") }
+// ErrNoLUN is returned for a logical unit number that is not in use.
+var ErrNoLUN = errors.New("no such logical unit")
+
+// Remove takes a logical unit away and returns once no command uses its store. Every nexus gets a
+// REPORTED LUNS DATA HAS CHANGED unit attention.
+func (d *Device) Remove(lun int) error {
+	lu := d.remove(lun)
+	if lu == nil {
+		return fmt.Errorf("lun %d: %w", lun, ErrNoLUN)
+	}
+	lu.drain()
+	return nil
+}
+
+func (d *Device) remove(lun int) *LogicalUnit {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lu := d.LU(lun)
+	if lu == nil {
+		return nil
+	}
+	units := append([]*LogicalUnit(nil), *d.units.Load()...)
+	units[lun] = nil
+	d.units.Store(&units)
+	for n := range d.nexuses {
+		n.forgetLocked(lu)
+	}
+	d.raiseAllLocked(reportedLUNsChanged)
+	return lu
+}
 
 // LUNs lists the numbers in use, in order.
-func (d *Device) LUNs() []int { panic("not written") }
+func (d *Device) LUNs() []int {
+	var numbers []int
+	for i, lu := range *d.units.Load() {
+		if lu != nil {
+			numbers = append(numbers, i)
+		}
+	}
+	return numbers
+}
 
 // LU finds a logical unit by number; nil if there is none.
-func (d *Device) LU(lun int) *LogicalUnit { panic("not written") }
+func (d *Device) LU(lun int) *LogicalUnit {
+	units := *d.units.Load()
+	if lun < 0 || lun >= len(units) {
+		return nil
+	}
+	return units[lun]
+}
 
-// Store is where the unit's blocks live.
-func (lu *LogicalUnit) Store() backstore.Store { panic("not written") }
+// acquire finds a logical unit by its 8-byte LUN and holds it; nil if there is none.
+func (d *Device) acquire(lun uint64) *LogicalUnit {
+	number, ok := Number(lun)
+	if !ok {
+		return nil
+	}
+	lu := d.LU(number)
+	if lu == nil || !lu.hold() {
+		return nil
+	}
+	return lu
+}
 
-// Stats are the unit's counters: commands, bytes read and written, and check conditions.
-type Stats struct{ Commands, ReadBytes, WrittenBytes, Errors uint64 }
-
-// Stats reads the counters.
-func (lu *LogicalUnit) Stats() Stats { panic("not written") }
-
-// A Nexus is an I_T nexus: one initiator port logged in to one target port. Unit attentions are kept
-// for it.
-type Nexus struct{}
-
-// Attach makes the nexus of a session; its first command gets POWER ON (29/00) once per logical unit.
-// initiator is the initiator port's name (iSCSI name, ",i,0x", ISID). relativePort is the relative target port.
-func (d *Device) Attach(initiator string, relativePort uint16) *Nexus { panic("not written") }
-
-// Detach ends the nexus: reservations and pending attentions of it go.
-func (d *Device) Detach(n *Nexus) { panic("not written") }
-
-// Prepare decodes and checks a task: LUN, opcode, fields, range, unit attentions. See Task.
-func (d *Device) Prepare(t *Task) { panic("not written") }
-
-// Execute runs a prepared task, to its end. It may block if t.MayBlock.
-func (d *Device) Execute(t *Task) { panic("not written") }
-
-// Abandon ends a prepared task that will not be executed.
-func (d *Device) Abandon(t *Task) { panic("not written") }
-
-// ResetLU tells every nexus but by of a logical unit reset (29/03) and drops what a reset drops. It
-// reports false if there is no such unit.
-func (d *Device) ResetLU(lun uint64, by *Nexus) bool { panic("not written") }
+// ResetLU tells every nexus but by (nil: all) of a logical unit reset (29/03) and drops what a reset
+// drops: a stopped unit starts. It reports false if there is no such unit. Aborting the unit's tasks is
+// the transport's part.
+func (d *Device) ResetLU(lun uint64, by *Nexus) bool {
+	number, ok := Number(lun)
+	if !ok {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lu := d.LU(number)
+	if lu == nil {
+		return false
+	}
+	d.resetLocked(lu, by)
+	return true
+}
 
 // Reset does the same for all units (target warm reset).
-func (d *Device) Reset(by *Nexus) { panic("not written") }
+func (d *Device) Reset(by *Nexus) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, lu := range *d.units.Load() {
+		if lu != nil {
+			d.resetLocked(lu, by)
+		}
+	}
+}
+
+func (d *Device) resetLocked(lu *LogicalUnit, by *Nexus) {
+	lu.stopped.Store(false)
+	d.raiseLocked(lu, busDeviceReset, by)
+}
+
+// Address methods, the two most significant bits of a LUN (SAM-5, 4.7.7).
+const (
+	addressPeripheral = 0
+	addressFlat       = 1
+)
 
 // Number is the unit number of an 8-byte LUN (SAM-5, 4.7: peripheral or flat space addressing), and
-// whether it has one.
-func Number(lun uint64) (int, bool) { panic("not written") }
+// whether it has one. Only single-level LUNs have: the last six bytes are zero.
+func Number(lun uint64) (int, bool) {
+	if lun<<16 != 0 {
+		return 0, false
+	}
+	level := int(lun >> 48)
+	switch level >> 14 {
+	case addressPeripheral:
+		return level, level <= 0xff // the bus identifier in between is zero
+	case addressFlat:
+		return level & MaxLUN, true
+	}
+	return 0, false
+}
+
+// Address is the 8-byte LUN of a unit number, the inverse of Number: peripheral addressing up to 255,
+// which every initiator knows, and flat space addressing above.
+func Address(number int) uint64 {
+	if number <= 0xff {
+		return uint64(number) << 48
+	}
+	return uint64(addressFlat<<14|number) << 48
+}

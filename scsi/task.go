@@ -1,5 +1,7 @@
 package scsi
 
+import "fmt"
+
 // Status is a SAM-5 status code (5.3.1).
 type Status uint8
 
@@ -38,6 +40,11 @@ const MaxSense = 96
 //
 //	Prepare ──done──────────────────────────────► answer
 //	   └─ OutLen bytes fetched into Out, In with room for InLen (or Mapped) ─► Execute ─► answer
+//	                                                             Mapped: the data has left ─► Release
+//
+// A prepared task holds its logical unit. Done, Execute and Abandon let go of it, except that a Mapped
+// task holds it until Release: In is the store's memory, and Device.Remove must not return, nor the
+// store be closed, while a transport still sends from it.
 type Task struct {
 	// Set by the transport.
 	Nexus *Nexus
@@ -47,15 +54,17 @@ type Task struct {
 	EDTL  uint32 // expected data transfer length, bytes
 	Read  bool   // the initiator expects Data-In
 	Write bool   // the initiator will send Data-Out
-	// Out holds the Data-Out fetched (OutLen bytes), In is room for Data-In (InLen bytes), as lists of
-	// buffers. Out is set between Prepare and Execute; In too, unless Mapped.
+	// Out holds the Data-Out fetched (OutLen bytes in all), In is room for Data-In (InLen bytes in all),
+	// as lists of buffers. Out is set between Prepare and Execute; In too, unless Mapped. Prepare clears
+	// both.
 	Out, In [][]byte
 
 	// Set by Prepare.
 	Done   bool   // answered already; nothing to move or execute
 	OutLen uint32 // Data-Out wanted: min(EDTL, what the CDB needs)
 	InLen  uint32 // room wanted for Data-In: min(EDTL, the most that the CDB can give)
-	// Mapped: In points at the store's own memory and needs no room.
+	// Mapped: In points at the store's own memory and needs no room. Call Device.Release once the data
+	// has left.
 	Mapped bool
 	// MayBlock: Execute may wait for a device and must not run on a connection's loop.
 	MayBlock bool
@@ -70,16 +79,112 @@ type Task struct {
 	senseLen  int
 
 	// What Prepare keeps for Execute.
-	lu       *LogicalUnit
+	lu       *LogicalUnit // held until release
 	op       *operation
 	lba      uint64
 	blocks   uint64
 	fua      bool
+	edtl     uint32 // EDTL in the direction of the data; 0 if no data can be moved
 	expected uint64 // data the CDB calls for, bytes
+	answer   []byte // parameter data, already cut to InLen
 	mapBuf   [1][]byte
 }
 
 // Sense is the sense data of a CHECK CONDITION, nil otherwise. It is valid until the next Prepare.
-func (t *Task) Sense() []byte { return t.sense[:t.senseLen] }
+func (t *Task) Sense() []byte {
+	if t.senseLen == 0 {
+		return nil
+	}
+	return t.sense[:t.senseLen]
+}
 
-type operation struct{}
+// reset forgets the task's earlier life. The bytes of sense may stay: senseLen hides them.
+func (t *Task) reset() {
+	t.Out, t.In = nil, nil
+	t.Done, t.OutLen, t.InLen, t.Mapped, t.MayBlock = false, 0, 0, false, false
+	t.Status, t.InData, t.Underflow, t.Overflow, t.Residual = Good, 0, false, false, 0
+	t.senseLen = 0
+	t.lu, t.op = nil, nil
+	t.lba, t.blocks, t.fua = 0, 0, false
+	t.edtl, t.expected, t.answer = t.EDTL, 0, nil
+	t.mapBuf[0] = nil
+	if !t.Read && !t.Write {
+		t.edtl = 0 // no direction, no data: the command runs as one without (ISER.md, 3.2)
+	}
+}
+
+// wantIn says that the CDB gives need bytes. An initiator that said it would send data has no room for
+// them: nothing moves, which is an overflow of all (libiscsi's test suite wants GOOD here).
+func (t *Task) wantIn(need uint64) {
+	if t.Write {
+		t.edtl = 0
+	}
+	t.expected = need
+	t.InLen = uint32(min(uint64(t.edtl), need))
+}
+
+// wantOut says that the CDB takes need bytes. Here the wrong direction is refused: GOOD would say that
+// something was written.
+func (t *Task) wantOut(need uint64) error {
+	if t.Read && t.edtl > 0 && need > 0 {
+		return errDirection
+	}
+	t.expected = need
+	t.OutLen = uint32(min(uint64(t.edtl), need))
+	return nil
+}
+
+// reply makes data the command's parameter data, cut to the CDB's allocation length. Cutting never
+// changes the counts inside the data (SPC-4, 4.2.5.6), and an initiator that gave a smaller EDTL than
+// allocation length asked for no more than EDTL: that is no overflow.
+func (t *Task) reply(data []byte, allocation uint32) {
+	t.replyFixed(data[:min(uint64(len(data)), uint64(allocation))])
+	t.expected = uint64(t.InLen)
+}
+
+// replyFixed is reply for a CDB without an allocation length: a smaller EDTL is an overflow.
+func (t *Task) replyFixed(data []byte) {
+	t.wantIn(uint64(len(data)))
+	t.answer = data[:t.InLen]
+	t.Done = t.InLen == 0
+}
+
+// settle computes what is said of the data moved, and is the only place that does. Without an error
+// the residual is the difference between what the CDB calls for and what the initiator expected; with
+// one it is what was not moved, so that 0 bytes moved leave all of EDTL (RFC 7143, 11.4.5).
+func (t *Task) settle(moved uint32, err error) {
+	if err != nil {
+		t.check(err)
+		t.InData = 0
+		if err != errPartialBlock {
+			t.Residual = t.edtl - moved
+			t.Underflow = t.Residual > 0
+			return
+		}
+	} else {
+		t.InData = t.InLen
+	}
+	switch edtl := uint64(t.edtl); {
+	case t.expected > edtl:
+		t.Residual, t.Overflow = uint32(t.expected-edtl), true
+	case t.expected < edtl:
+		t.Residual, t.Underflow = uint32(edtl-t.expected), true
+	}
+}
+
+// length is the size of a list of buffers in bytes.
+func length(bufs [][]byte) (n uint64) {
+	for _, b := range bufs {
+		n += uint64(len(b))
+	}
+	return n
+}
+
+// mustHold panics if the transport has not moved what Prepare asked for: going on would touch the
+// wrong number of bytes of the store.
+func (t *Task) mustHold() {
+	if in, out := length(t.In), length(t.Out); in != uint64(t.InLen) || out != uint64(t.OutLen) {
+		panic(fmt.Sprintf("scsi: %s with %d of %d bytes out, room for %d of %d bytes in",
+			t.op.name, out, t.OutLen, in, t.InLen))
+	}
+}

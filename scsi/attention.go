@@ -1,0 +1,154 @@
+package scsi
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// An attention is a set of unit attention conditions, the ones reported first in the lowest bits
+// (SAM-5, 5.14.4: power on, then resets, then all others).
+type attention uint8
+
+const (
+	powerOn attention = 1 << iota
+	busDeviceReset
+	capacityChanged
+	reportedLUNsChanged
+)
+
+// attentionSense is indexed by bit.
+var attentionSense = [...]*senseError{
+	{key: keyUnitAttention, asc: 0x29, ascq: 0x00}, // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED
+	{key: keyUnitAttention, asc: 0x29, ascq: 0x03}, // BUS DEVICE RESET FUNCTION OCCURRED
+	{key: keyUnitAttention, asc: 0x2a, ascq: 0x09}, // CAPACITY DATA HAS CHANGED
+	{key: keyUnitAttention, asc: 0x3f, ascq: 0x0e}, // REPORTED LUNS DATA HAS CHANGED
+}
+
+// A Nexus is an I_T nexus: one initiator port logged in to one target port. Unit attentions are kept
+// for it.
+type Nexus struct {
+	initiator    string
+	relativePort uint16
+
+	// clean, indexed by unit number, has the units of which nothing is pending. Commands look here
+	// without a lock; a unit that is not here (a new one with an old number, say) is looked up in
+	// pending. Entries change, and the slice is replaced by a longer one, under Device.mu.
+	clean atomic.Pointer[[]atomic.Pointer[LogicalUnit]]
+	// pending has the units that this nexus has met. One that is missing owes a powerOn. Guarded by
+	// Device.mu.
+	pending map[*LogicalUnit]attention
+}
+
+// Initiator is the initiator port's name.
+func (n *Nexus) Initiator() string { return n.initiator }
+
+// Attach makes the nexus of a session; its first command gets POWER ON (29/00) once per logical unit.
+// initiator is the initiator port's name (iSCSI name, ",i,0x", ISID). relativePort is the relative target
+// port, which also is the portal group tag in the target port's name.
+func (d *Device) Attach(initiator string, relativePort uint16) *Nexus {
+	n := &Nexus{initiator: initiator, relativePort: relativePort, pending: make(map[*LogicalUnit]attention)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nexuses[n] = struct{}{}
+	return n
+}
+
+// Detach ends the nexus: reservations and pending attentions of it go. Its last tasks may still be
+// executed or abandoned.
+func (d *Device) Detach(n *Nexus) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.nexuses, n)
+}
+
+// isClean reports whether nothing is pending for a unit.
+func (n *Nexus) isClean(lu *LogicalUnit) bool {
+	c := n.clean.Load()
+	return c != nil && lu.number < len(*c) && (*c)[lu.number].Load() == lu
+}
+
+// attend takes the next condition of a unit, nil if there is none.
+func (d *Device) attend(n *Nexus, lu *LogicalUnit) *senseError {
+	if n.isClean(lu) {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	set, met := n.pending[lu]
+	if !met {
+		set = powerOn
+	}
+	if set == 0 {
+		n.markLocked(lu)
+		return nil
+	}
+	bit := bits.TrailingZeros8(uint8(set))
+	if d.LU(lu.number) == lu { // else removed while the command was on its way: forgotten already
+		n.pending[lu] = set &^ (1 << bit)
+	}
+	if attention(1)<<bit == reportedLUNsChanged {
+		n.clearLocked(reportedLUNsChanged)
+	}
+	return attentionSense[bit]
+}
+
+// clearLocked drops conditions of every unit: REPORTED LUNS DATA HAS CHANGED is told once for all of
+// them (SPC-4, 6.33), by a unit attention or by a REPORT LUNS command.
+func (n *Nexus) clearLocked(a attention) {
+	for lu, set := range n.pending {
+		n.pending[lu] = set &^ a
+	}
+}
+
+// markLocked lets the next commands pass without a lock. A removed unit, of which a task may still be
+// in preparation, is not kept.
+func (n *Nexus) markLocked(lu *LogicalUnit) {
+	if lu.device.LU(lu.number) != lu {
+		return
+	}
+	var old []atomic.Pointer[LogicalUnit]
+	if c := n.clean.Load(); c != nil {
+		old = *c
+	}
+	if lu.number >= len(old) {
+		grown := make([]atomic.Pointer[LogicalUnit], lu.number+1)
+		for i := range old {
+			grown[i].Store(old[i].Load())
+		}
+		n.clean.Store(&grown)
+		old = grown
+	}
+	old[lu.number].Store(lu)
+}
+
+// forgetLocked drops everything about a unit.
+func (n *Nexus) forgetLocked(lu *LogicalUnit) {
+	delete(n.pending, lu)
+	if n.isClean(lu) {
+		(*n.clean.Load())[lu.number].Store(nil)
+	}
+}
+
+// raiseLocked makes a condition pending for every nexus but by that has met the unit; the others will
+// get a powerOn, which says more.
+func (d *Device) raiseLocked(lu *LogicalUnit, a attention, by *Nexus) {
+	for n := range d.nexuses {
+		set, met := n.pending[lu]
+		if n == by || !met {
+			continue
+		}
+		n.pending[lu] = set | a
+		if n.isClean(lu) {
+			(*n.clean.Load())[lu.number].Store(nil)
+		}
+	}
+}
+
+// raiseAllLocked makes a condition pending for every nexus on every unit.
+func (d *Device) raiseAllLocked(a attention) {
+	for _, lu := range *d.units.Load() {
+		if lu != nil {
+			d.raiseLocked(lu, a, nil)
+		}
+	}
+}

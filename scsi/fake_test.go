@@ -1,0 +1,133 @@
+package scsi
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/goiser/goiser/backstore"
+)
+
+// memory is a store in Go's heap that can be told what to say of itself and to fail.
+type memory struct {
+	mu      sync.RWMutex
+	b       []byte
+	info    backstore.Info
+	err     error
+	flushes int
+	fua     int
+}
+
+func newMemory(size int) *memory {
+	return &memory{b: make([]byte, size), info: backstore.Info{SizeBytes: int64(size), BlockSize: 512, NeverBlocks: true}}
+}
+
+func (m *memory) ReadAt(bufs [][]byte, off int64) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.err != nil {
+		return m.err
+	}
+	for _, b := range bufs {
+		off += int64(copy(b, m.b[off:]))
+	}
+	return nil
+}
+
+func (m *memory) WriteAt(bufs [][]byte, off int64, fua bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return m.err
+	}
+	if fua {
+		m.fua++
+	}
+	for _, b := range bufs {
+		off += int64(copy(m.b[off:], b))
+	}
+	return nil
+}
+
+func (m *memory) Flush() error         { m.flushes++; return m.err }
+func (m *memory) Info() backstore.Info { return m.info }
+func (m *memory) Close() error         { return nil }
+
+// mappable is a memory whose reads can be mapped.
+type mappable struct{ *memory }
+
+func (m mappable) Map(off int64, n int) []byte { return m.b[off : off+int64(n) : off+int64(n)] }
+func (m mappable) Memory() []byte              { return m.b }
+
+// lunAt is the 8-byte LUN of a unit.
+func lunAt(n int) uint64 { return Address(n) }
+
+// bench is a device with one unit and a nexus that has seen its power on.
+type bench struct {
+	t     testing.TB
+	d     *Device
+	lu    *LogicalUnit
+	nexus *Nexus
+}
+
+func newBench(t testing.TB, s backstore.Store) *bench {
+	b := &bench{t: t, d: NewDevice(DeviceConfig{Name: "iqn.2026-01.test:x", MaxTransfer: 64 << 10})}
+	var err error
+	b.lu, err = b.d.Add(0, s, LUConfig{ID: "unit 0"})
+	require.NoError(t, err)
+	b.nexus = b.d.Attach("iqn.2026-01.test:i,i,0x0", 1)
+	require.Equal(t, "6/29/00", b.run(0, []byte{0, 0, 0, 0, 0, 0}, 0, nil).sense())
+	return b
+}
+
+// result is an answered task and the data that came with it.
+type result struct {
+	Task
+	data []byte
+}
+
+// sense is the condition in short: "5/24/00", or empty.
+func (r *result) sense() string {
+	s := r.Sense()
+	if s == nil {
+		return ""
+	}
+	const hex = "0123456789abcdef"
+	return string([]byte{
+		hex[s[2]&15], '/', hex[s[12]>>4], hex[s[12]&15], '/', hex[s[13]>>4], hex[s[13]&15],
+	})
+}
+
+// run does what a transport does: out is Data-Out (write), else edtl is the room for Data-In.
+func (b *bench) run(lun uint64, cdb []byte, edtl int, out []byte) *result {
+	r := &result{Task: Task{Nexus: b.nexus, LUN: lun, CDB: cdb}}
+	switch {
+	case out != nil:
+		r.Write, r.EDTL = true, uint32(len(out))
+	case edtl > 0:
+		r.Read, r.EDTL = true, uint32(edtl)
+	}
+	b.do(r, out)
+	return r
+}
+
+func (b *bench) do(r *result, out []byte) {
+	b.d.Prepare(&r.Task)
+	if !r.Done {
+		if r.OutLen > 0 {
+			half := r.OutLen / 2
+			r.Out = [][]byte{out[:half], out[half:r.OutLen]}
+		}
+		if !r.Mapped && r.InLen > 0 {
+			room := make([]byte, r.InLen)
+			r.In = [][]byte{room[:r.InLen/2], room[r.InLen/2:]}
+		}
+		b.d.Execute(&r.Task)
+	}
+	for _, p := range r.In {
+		r.data = append(r.data, p...)
+	}
+	r.data = r.data[:r.InData]
+	b.d.Release(&r.Task)
+}

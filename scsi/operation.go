@@ -1,0 +1,212 @@
+package scsi
+
+// An operation is a row of the table of commands. The dispatcher and REPORT SUPPORTED OPERATION CODES
+// read the same row.
+type operation struct {
+	name   string
+	opcode uint8
+	action int // service action, noAction if the opcode has none
+	// usage is the CDB usage map (SPC-4, 6.35.3): a set bit is one that is evaluated, byte 0 is the
+	// opcode and a service action stands for itself. Its length is the CDB's.
+	usage string
+	// ignored has bits that are outside usage but not refused, from byte 1 on: obsolete or optional
+	// fields that initiators set and that change nothing here.
+	ignored string
+	access  access
+	flags   flags
+	// prepare checks the fields and says what data the command moves. It may set t.Done.
+	prepare func(d *Device, t *Task) error
+	// execute does the work once the data is there; nil if prepare has done all.
+	execute func(t *Task) error
+}
+
+// noAction marks an opcode without service actions.
+const noAction = -1
+
+// access is what a command is to somebody else's reservation (SPC-4, table 67; SBC-3, table 13).
+type access uint8
+
+const (
+	accessAlways access = iota // allowed in the presence of any reservation
+	accessRead                 // reads the medium
+	accessWrite                // writes the medium, or changes what others see
+)
+
+type flags uint8
+
+const (
+	// anyLUN: answered for a logical unit that does not exist too.
+	anyLUN flags = 1 << iota
+	// ignoresAttention: executed, and reporting nothing, while a unit attention is pending (SAM-5, 5.14.2).
+	ignoresAttention
+	// needsMedium: refused while the unit is stopped (SBC-3, 4.20).
+	needsMedium
+	// usesStore: executing it may wait for the store.
+	usesStore
+)
+
+// Opcodes that appear in more than the table.
+const (
+	opMaintenanceIn     = 0xa3
+	opServiceActionIn16 = 0x9e
+	serviceActionMask   = 0x1f
+)
+
+// operations has one row a command, in the order of opcodes.
+var operations = [...]operation{
+	{
+		name: "TEST UNIT READY", opcode: 0x00, action: noAction,
+		usage: "\x00\x00\x00\x00\x00\x00", access: accessAlways, flags: needsMedium,
+		prepare: prepareNothing,
+	},
+	{
+		name: "REQUEST SENSE", opcode: 0x03, action: noAction,
+		usage: "\x03\x01\x00\x00\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention,
+		prepare: prepareRequestSense, execute: executeReply,
+	},
+	{
+		name: "READ(6)", opcode: 0x08, action: noAction,
+		usage: "\x08\x1f\xff\xff\xff\x00", access: accessRead, flags: needsMedium | usesStore,
+		prepare: prepareRead, execute: executeRead,
+	},
+	{
+		name: "WRITE(6)", opcode: 0x0a, action: noAction,
+		usage: "\x0a\x1f\xff\xff\xff\x00", access: accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareWrite, execute: executeWrite,
+	},
+	{
+		name: "INQUIRY", opcode: 0x12, action: noAction,
+		usage: "\x12\x01\xff\xff\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention,
+		prepare: prepareInquiry, execute: executeReply,
+	},
+	{
+		name: "READ CAPACITY(10)", opcode: 0x25, action: noAction,
+		usage: "\x25\x00\x00\x00\x00\x00\x00\x00\x00\x00", access: accessAlways,
+		prepare: prepareReadCapacity10, execute: executeReply,
+	},
+	{
+		name: "READ(10)", opcode: 0x28, action: noAction,
+		usage: "\x28\xf8\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x07\x00\x00\x00\x00\xff",
+		access: accessRead, flags: needsMedium | usesStore,
+		prepare: prepareRead, execute: executeRead,
+	},
+	{
+		name: "WRITE(10)", opcode: 0x2a, action: noAction,
+		usage: "\x2a\xf8\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x07\x00\x00\x00\x00\xff",
+		access: accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareWrite, execute: executeWrite,
+	},
+	{
+		name: "READ(16)", opcode: 0x88, action: noAction,
+		usage:   "\x88\xf8\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessRead, flags: needsMedium | usesStore,
+		prepare: prepareRead, execute: executeRead,
+	},
+	{
+		name: "WRITE(16)", opcode: 0x8a, action: noAction,
+		usage:   "\x8a\xf8\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareWrite, execute: executeWrite,
+	},
+	{
+		name: "READ CAPACITY(16)", opcode: opServiceActionIn16, action: 0x10,
+		usage:   "\x9e\x10\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access:  accessAlways,
+		prepare: prepareReadCapacity16, execute: executeReply,
+	},
+	{
+		name: "REPORT LUNS", opcode: 0xa0, action: noAction,
+		usage:  "\xa0\x00\xff\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access: accessAlways, flags: anyLUN | ignoresAttention,
+		prepare: prepareReportLUNs, execute: executeReply,
+	},
+	{
+		name: "READ(12)", opcode: 0xa8, action: noAction,
+		usage:   "\xa8\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessRead, flags: needsMedium | usesStore,
+		prepare: prepareRead, execute: executeRead,
+	},
+	{
+		name: "WRITE(12)", opcode: 0xaa, action: noAction,
+		usage:   "\xaa\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareWrite, execute: executeWrite,
+	},
+}
+
+// byOpcode has the rows of each opcode. It is a table apart because REPORT SUPPORTED OPERATION CODES,
+// itself a row, reads it.
+var byOpcode [256][]*operation
+
+func init() {
+	for i := range operations {
+		op := &operations[i]
+		byOpcode[op.opcode] = append(byOpcode[op.opcode], op)
+	}
+}
+
+// lookup finds the row of a CDB. An unknown service action of a known opcode is an invalid field
+// (SPC-4, 6.35.1 leaves no opcode to blame).
+func lookup(cdb []byte) (*operation, error) {
+	if len(cdb) == 0 {
+		return nil, errOpcode
+	}
+	rows := byOpcode[cdb[0]]
+	if len(rows) == 0 {
+		return nil, errOpcode
+	}
+	if rows[0].action == noAction {
+		return rows[0], nil
+	}
+	if len(cdb) < 2 {
+		return nil, errShortCDB
+	}
+	for _, op := range rows {
+		if op.action == int(cdb[1]&serviceActionMask) {
+			return op, nil
+		}
+	}
+	return nil, invalidField(1, 4)
+}
+
+// vendorControl is what the CONTROL byte may hold: its vendor specific bits. NACA is refused, since
+// NORMACA in the INQUIRY data is 0 (SAM-5, 5.2).
+const vendorControl = 0xc0
+
+// checkCDB refuses a CDB that is too short or has bits set that the usage map does not know.
+func (op *operation) checkCDB(cdb []byte) error {
+	n := len(op.usage)
+	if len(cdb) < n {
+		return errShortCDB
+	}
+	for i := 1; i < n; i++ {
+		known := op.usage[i]
+		if i <= len(op.ignored) {
+			known |= op.ignored[i-1]
+		}
+		switch {
+		case i == 1 && op.action != noAction:
+			known |= serviceActionMask
+		case i == n-1:
+			known |= vendorControl
+		}
+		if bad := cdb[i] &^ known; bad != 0 {
+			return invalidField(i, topBit(bad))
+		}
+	}
+	return nil
+}
+
+// topBit is the number of the most significant bit set.
+func topBit(b uint8) int {
+	n := 0
+	for b > 1 {
+		b >>= 1
+		n++
+	}
+	return n
+}

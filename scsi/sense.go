@@ -1,0 +1,138 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/goiser/goiser/backstore"
+)
+
+// Sense keys (SPC-4, 4.5.6).
+const (
+	keyNoSense        = 0x0
+	keyNotReady       = 0x2
+	keyMediumError    = 0x3
+	keyIllegalRequest = 0x5
+	keyUnitAttention  = 0x6
+	keyDataProtect    = 0x7
+	keyMiscompare     = 0xe
+)
+
+// A senseError is the reason for a CHECK CONDITION: a sense key and additional sense code, and what
+// sense data may say besides.
+type senseError struct {
+	key, asc, ascq uint8
+	information    uint64 // an LBA (SBC-3, 4.18.1), if hasInformation
+	hasInformation bool
+	field          uint16 // byte of the CDB, if hasField
+	bit            uint8  // most significant bit of the field in that byte
+	hasField       bool
+}
+
+// Error names the condition as standards and logs do.
+func (e *senseError) Error() string {
+	return fmt.Sprintf("check condition %02X/%02X/%02X", e.key, e.asc, e.ascq)
+}
+
+// The conditions without particulars. They are never written to.
+var (
+	errNoSense          = &senseError{key: keyNoSense}
+	errOpcode           = &senseError{key: keyIllegalRequest, asc: 0x20} // INVALID COMMAND OPERATION CODE
+	errOutOfRange       = &senseError{key: keyIllegalRequest, asc: 0x21} // LOGICAL BLOCK ADDRESS OUT OF RANGE
+	errShortCDB         = &senseError{key: keyIllegalRequest, asc: 0x24} // INVALID FIELD IN CDB
+	errBidirectional    = &senseError{key: keyIllegalRequest, asc: 0x24}
+	errNoUnit           = &senseError{key: keyIllegalRequest, asc: 0x25} // LOGICAL UNIT NOT SUPPORTED
+	errSavingParameters = &senseError{key: keyIllegalRequest, asc: 0x39} // SAVING PARAMETERS NOT SUPPORTED
+	errStopped          = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x02}
+	errWriteProtected   = &senseError{key: keyDataProtect, asc: 0x27}
+	errNoSpace          = &senseError{key: keyDataProtect, asc: 0x27, ascq: 0x07}
+
+	// INVALID FIELD IN COMMAND INFORMATION UNIT: the transport's fields contradict the CDB (FCP-4, 9.4.2
+	// has the rule that iSCSI lacks). errDirection: data in the other direction. errPartialBlock: EDTL
+	// ends inside a block, which would tear it; whole blocks are written instead, or nothing.
+	errDirection    = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
+	errPartialBlock = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
+)
+
+// invalidField is INVALID FIELD IN CDB with a pointer to the field: its byte and most significant bit.
+func invalidField(field, bit int) *senseError {
+	return &senseError{key: keyIllegalRequest, asc: 0x24, field: uint16(field), bit: uint8(bit), hasField: true}
+}
+
+// readError and writeError turn a store's error into a condition of a command that starts at lba.
+// Which block failed is not known; INFORMATION must not claim any block before it as good.
+func readError(err error, lba uint64) error {
+	return storeError(err, senseError{key: keyMediumError, asc: 0x11, information: lba, hasInformation: true})
+}
+
+func writeError(err error, lba uint64) error {
+	return storeError(err, senseError{key: keyMediumError, asc: 0x0c, information: lba, hasInformation: true})
+}
+
+func storeError(err error, otherwise senseError) error {
+	switch {
+	case errors.Is(err, backstore.ErrNoSpace):
+		return errNoSpace
+	case errors.Is(err, backstore.ErrReadOnly):
+		return errWriteProtected
+	case errors.Is(err, backstore.ErrRange):
+		return errOutOfRange
+	}
+	return &otherwise
+}
+
+// check ends the task with CHECK CONDITION and fixed-format sense data, as D_SENSE = 0 in the Control
+// mode page says. An error that is no senseError is a bug of this package.
+func (t *Task) check(err error) {
+	e, ok := err.(*senseError)
+	if !ok {
+		panic(fmt.Sprintf("scsi: error without sense: %v", err))
+	}
+	t.Status = CheckCondition
+	t.senseLen = len(e.appendFixed(t.sense[:0]))
+}
+
+const (
+	fixedSenseLen = 18
+	sksValid      = 0x80
+	sksInCDB      = 0x40
+	sksBitValid   = 0x08
+)
+
+// appendFixed appends sense data in fixed format (SPC-4, 4.5.3).
+//
+//	0 VALID|70h  2 key  3..6 INFORMATION  7 additional length  12 ASC  13 ASCQ  15..17 key specific
+func (e *senseError) appendFixed(b []byte) []byte {
+	var s [fixedSenseLen]byte
+	s[0] = 0x70
+	if e.hasInformation && e.information <= 0xffffffff {
+		s[0] |= 0x80
+		binary.BigEndian.PutUint32(s[3:], uint32(e.information))
+	}
+	s[2] = e.key
+	s[7] = fixedSenseLen - 8
+	s[12], s[13] = e.asc, e.ascq
+	if e.hasField {
+		s[15] = sksValid | sksInCDB | sksBitValid | e.bit
+		binary.BigEndian.PutUint16(s[16:], e.field)
+	}
+	return append(b, s[:]...)
+}
+
+// appendDescriptor appends sense data in descriptor format (SPC-4, 4.5.2).
+func (e *senseError) appendDescriptor(b []byte) []byte {
+	start := len(b)
+	b = append(b, 0x72, e.key, e.asc, e.ascq, 0, 0, 0, 0)
+	if e.hasInformation { // 4.5.2.2
+		b = append(b, 0x00, 0x0a, 0x80, 0)
+		b = binary.BigEndian.AppendUint64(b, e.information)
+	}
+	if e.hasField { // 4.5.2.4
+		b = append(b, 0x02, 0x06, 0, 0, sksValid|sksInCDB|sksBitValid|e.bit)
+		b = binary.BigEndian.AppendUint16(b, e.field)
+		b = append(b, 0)
+	}
+	b[start+7] = byte(len(b) - start - 8)
+	return b
+}

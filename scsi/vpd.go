@@ -1,0 +1,113 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Vital product data pages (SPC-4, 7.8; SBC-3, 6.5).
+const (
+	vpdSupportedPages = 0x00
+	vpdSerialNumber   = 0x80
+	vpdIdentification = 0x83
+	vpdBlockLimits    = 0xb0
+	vpdCharacteristic = 0xb1
+	vpdProvisioning   = 0xb2
+)
+
+var vpdPages = [...]byte{
+	vpdSupportedPages, vpdSerialNumber, vpdIdentification, vpdBlockLimits, vpdCharacteristic, vpdProvisioning,
+}
+
+// vpd makes a VPD page, nil if there is no such page. Where no unit is, only the list of pages is.
+func (d *Device) vpd(t *Task, page byte) []byte {
+	if t.lu == nil {
+		if page != vpdSupportedPages {
+			return nil
+		}
+		return []byte{noUnitByte, page, 0, 1, vpdSupportedPages}
+	}
+	var body []byte
+	switch page {
+	case vpdSupportedPages:
+		body = vpdPages[:]
+	case vpdSerialNumber:
+		body = []byte(t.lu.serial())
+	case vpdIdentification:
+		body = d.identification(t)
+	case vpdBlockLimits:
+		body = t.lu.blockLimits()
+	case vpdCharacteristic: // SBC-3, 6.5.2
+		body = make([]byte, 60)
+		body[1] = 0x01 // MEDIUM ROTATION RATE 0001h: non-rotating
+	case vpdProvisioning: // SBC-3, 6.5.4: no provisioning command, nothing claimed
+		body = make([]byte, 4)
+	default:
+		return nil
+	}
+	b := binary.BigEndian.AppendUint16([]byte{0, page}, uint16(len(body)))
+	return append(b, body...)
+}
+
+// blockLimits makes the body of the Block Limits page (SBC-3, 6.5.3). What it says is what
+// prepareExtent enforces. Zero limits are commands that are not supported.
+func (lu *LogicalUnit) blockLimits() []byte {
+	b := make([]byte, 60)
+	binary.BigEndian.PutUint16(b[2:], 1<<lu.physicalExp) // OPTIMAL TRANSFER LENGTH GRANULARITY
+	binary.BigEndian.PutUint32(b[4:], uint32(lu.maxBlocks))
+	return b
+}
+
+// Designators (SPC-4, 7.8.6.2).
+const (
+	codeSetBinary = 0x1
+	codeSetASCII  = 0x2
+	codeSetUTF8   = 0x3
+
+	protocolISCSI = 0x5 << 4 // PROTOCOL IDENTIFIER, valid with PIV
+
+	designatorPIV          = 0x80
+	designatorUnit         = 0x00 // ASSOCIATION
+	designatorPort         = 0x10
+	designatorDevice       = 0x20
+	designatorT10Vendor    = 0x1 // DESIGNATOR TYPE
+	designatorNAA          = 0x3
+	designatorRelativePort = 0x4
+	designatorName         = 0x8
+
+	naaLocal = 0x3 // locally assigned: 60 bits that are ours, since we have no IEEE company ID
+)
+
+// identification makes the body of the Device Identification page: the unit, the port that the command
+// came through, and the device. A target port group is left out: there is no asymmetric access.
+func (d *Device) identification(t *Task) []byte {
+	vendor := make([]byte, vendorLen)
+	putPadded(vendor, d.config.Vendor)
+	b := appendDesignator(nil, codeSetASCII, designatorUnit|designatorT10Vendor, append(vendor, t.lu.serial()...))
+
+	naa := append([]byte(nil), t.lu.identity[:8]...)
+	naa[0] = naaLocal<<4 | naa[0]&0x0f
+	b = appendDesignator(b, codeSetBinary, designatorUnit|designatorNAA, naa)
+
+	port := t.Nexus.relativePort
+	b = appendDesignator(b, protocolISCSI|codeSetBinary, designatorPIV|designatorPort|designatorRelativePort,
+		binary.BigEndian.AppendUint16([]byte{0, 0}, port))
+	b = appendDesignator(b, protocolISCSI|codeSetUTF8, designatorPIV|designatorPort|designatorName,
+		nameString(fmt.Sprintf("%s,t,0x%04x", d.config.Name, port)))
+	return appendDesignator(b, protocolISCSI|codeSetUTF8, designatorPIV|designatorDevice|designatorName,
+		nameString(d.config.Name))
+}
+
+func appendDesignator(b []byte, codeSet, kind byte, id []byte) []byte {
+	return append(append(b, codeSet, kind, 0, byte(len(id))), id...)
+}
+
+// maxNameString is the longest SCSI name string, in bytes (SPC-4, 7.8.6.11); an iSCSI name has at most
+// 223.
+const maxNameString = 252
+
+// nameString ends a SCSI name string with at least one null, padded to a multiple of four bytes.
+func nameString(s string) []byte {
+	s = s[:min(len(s), maxNameString-1)]
+	return append([]byte(s), make([]byte, 4-len(s)%4)...)
+}
