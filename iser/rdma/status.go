@@ -19,7 +19,7 @@ var statusNames = [...]string{
 	LocQPOpErr:     "local QP operation error",
 	LocProtErr:     "local protection error",
 	WRFlushErr:     "Work Request Flushed Error",
-	MWBindErr:      "memory bind operation error",
+	MWBindErr:      "memory management operation error",
 	BadRespErr:     "bad response error",
 	LocAccessErr:   "local access error",
 	RemInvReqErr:   "remote invalid request error",
