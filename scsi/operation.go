@@ -28,8 +28,8 @@ type access uint8
 
 const (
 	accessAlways access = iota // allowed in the presence of any reservation
-	accessRead                 // reads the medium
-	accessWrite                // writes the medium, or changes what others see
+	accessRead                 // conflicts with exclusive access
+	accessWrite                // conflicts with write exclusive and exclusive access
 )
 
 type flags uint8
@@ -80,6 +80,23 @@ var operations = [...]operation{
 		prepare: prepareInquiry, execute: executeReply,
 	},
 	{
+		name: "MODE SENSE(6)", opcode: 0x1a, action: noAction,
+		usage: "\x1a\x08\xff\xff\xff\x00", access: accessWrite,
+		prepare: prepareModeSense6, execute: executeReply,
+	},
+	{
+		name: "START STOP UNIT", opcode: 0x1b, action: noAction,
+		usage: "\x1b\x01\x00\x00\xf7\x00", ignored: "\x00\x00\x0f", access: accessWrite, flags: usesStore,
+		prepare: prepareStartStop, execute: executeStop,
+	},
+	{
+		name: "PREVENT ALLOW MEDIUM REMOVAL", opcode: 0x1e, action: noAction,
+		// The medium is not removable (RMB is 0): there is nothing to prevent and no state to keep. The
+		// upper bit of PREVENT is obsolete (SBC-3, 5.7).
+		usage: "\x1e\x00\x00\x00\x01\x00", access: accessWrite,
+		prepare: prepareNothing,
+	},
+	{
 		name: "READ CAPACITY(10)", opcode: 0x25, action: noAction,
 		usage: "\x25\x00\x00\x00\x00\x00\x00\x00\x00\x00", access: accessAlways,
 		prepare: prepareReadCapacity10, execute: executeReply,
@@ -97,6 +114,29 @@ var operations = [...]operation{
 		prepare: prepareWrite, execute: executeWrite,
 	},
 	{
+		name: "WRITE AND VERIFY(10)", opcode: 0x2e, action: noAction,
+		usage: "\x2e\xf6\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x01\x00\x00\x00\x00\xff",
+		access: accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareWriteAndVerify, execute: executeWriteAndVerify,
+	},
+	{
+		name: "VERIFY(10)", opcode: 0x2f, action: noAction,
+		usage: "\x2f\xf6\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x01\x00\x00\x00\x00\xff",
+		access: accessRead, flags: needsMedium | usesStore,
+		prepare: prepareVerify, execute: executeVerify,
+	},
+	{
+		name: "SYNCHRONIZE CACHE(10)", opcode: 0x35, action: noAction,
+		usage: "\x35\x02\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x05\x00\x00\x00\x00\xff",
+		access: accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
+	},
+	{
+		name: "MODE SENSE(10)", opcode: 0x5a, action: noAction,
+		usage: "\x5a\x18\xff\xff\x00\x00\x00\xff\xff\x00", access: accessWrite,
+		prepare: prepareModeSense10, execute: executeReply,
+	},
+	{
 		name: "READ(16)", opcode: 0x88, action: noAction,
 		usage:   "\x88\xf8\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
@@ -111,6 +151,27 @@ var operations = [...]operation{
 		prepare: prepareWrite, execute: executeWrite,
 	},
 	{
+		name: "WRITE AND VERIFY(16)", opcode: 0x8e, action: noAction,
+		usage:   "\x8e\xf6\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareWriteAndVerify, execute: executeWriteAndVerify,
+	},
+	{
+		name: "VERIFY(16)", opcode: 0x8f, action: noAction,
+		usage:   "\x8f\xf6\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessRead, flags: needsMedium | usesStore,
+		prepare: prepareVerify, execute: executeVerify,
+	},
+	{
+		name: "SYNCHRONIZE CACHE(16)", opcode: 0x91, action: noAction,
+		usage:   "\x91\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
+	},
+	{
 		name: "READ CAPACITY(16)", opcode: opServiceActionIn16, action: 0x10,
 		usage:   "\x9e\x10\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
 		access:  accessAlways,
@@ -121,6 +182,18 @@ var operations = [...]operation{
 		usage:  "\xa0\x00\xff\x00\x00\x00\xff\xff\xff\xff\x00\x00",
 		access: accessAlways, flags: anyLUN | ignoresAttention,
 		prepare: prepareReportLUNs, execute: executeReply,
+	},
+	{
+		name: "REPORT SUPPORTED OPERATION CODES", opcode: opMaintenanceIn, action: 0x0c,
+		usage:   "\xa3\x0c\x87\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		access:  accessWrite,
+		prepare: prepareReportOpcodes, execute: executeReply,
+	},
+	{
+		name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", opcode: opMaintenanceIn, action: 0x0d,
+		usage:   "\xa3\x0d\x80\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access:  accessWrite,
+		prepare: prepareReportTMFs, execute: executeReply,
 	},
 	{
 		name: "READ(12)", opcode: 0xa8, action: noAction,
@@ -135,6 +208,20 @@ var operations = [...]operation{
 		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\xff",
 		access:  accessWrite, flags: needsMedium | usesStore,
 		prepare: prepareWrite, execute: executeWrite,
+	},
+	{
+		name: "WRITE AND VERIFY(12)", opcode: 0xae, action: noAction,
+		usage:   "\xae\xf6\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore,
+		prepare: prepareWriteAndVerify, execute: executeWriteAndVerify,
+	},
+	{
+		name: "VERIFY(12)", opcode: 0xaf, action: noAction,
+		usage:   "\xaf\xf6\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessRead, flags: needsMedium | usesStore,
+		prepare: prepareVerify, execute: executeVerify,
 	},
 }
 

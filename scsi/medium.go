@@ -1,0 +1,54 @@
+package scsi
+
+// prepareSynchronizeCache checks the range: 0 blocks mean up to the end (SBC-3, 5.23). The whole cache
+// is flushed, and IMMED changes nothing: an answer that comes after the flush is right in both cases.
+func prepareSynchronizeCache(_ *Device, t *Task) error {
+	e := parseExtent(t.CDB)
+	if !t.lu.inRange(e.lba, e.blocks) {
+		return errOutOfRange
+	}
+	t.lba, t.blocks = e.lba, e.blocks
+	return nil
+}
+
+func executeSynchronizeCache(t *Task) error {
+	if err := t.lu.store.Flush(); err != nil {
+		return writeError(err, t.lba)
+	}
+	return nil
+}
+
+// START STOP UNIT, byte 4 (SBC-3, 5.22).
+const (
+	startStart          = 0x01
+	startLoadEject      = 0x02
+	startNoFlush        = 0x04
+	startPowerCondition = 0xf0
+)
+
+// prepareStartStop starts or stops the unit for everybody. There are no power conditions and nothing
+// to eject.
+func prepareStartStop(_ *Device, t *Task) error {
+	how := t.CDB[4]
+	switch {
+	case how&startPowerCondition != 0:
+		return invalidField(4, 7)
+	case how&startLoadEject != 0:
+		return invalidField(4, 1)
+	case how&startStart != 0:
+		t.lu.stopped.Store(false)
+		t.Done = true
+	}
+	return nil
+}
+
+// executeStop stops the unit once its cache is on the medium.
+func executeStop(t *Task) error {
+	if t.CDB[4]&startNoFlush == 0 {
+		if err := t.lu.store.Flush(); err != nil {
+			return writeError(err, 0)
+		}
+	}
+	t.lu.stopped.Store(true)
+	return nil
+}
