@@ -1,3 +1,18 @@
 // Package backstore is where blocks live: stores that read and write at byte offsets. It knows nothing
 // of SCSI or of networks. Package backstoretest is the suite that every store passes.
+//
+//	s, err := backstore.Open("file", backstore.Options{"path": "/srv/a.img", "size": "64GiB"})
+//
+// # What overlapping requests see
+//
+// A store does not order requests that overlap in time. A read that overlaps a write may see old bytes,
+// new bytes, or a mixture; two overlapping writes may leave a mixture. SAM-5 leaves the order of simple
+// tasks open and initiators do not overlap them; whoever needs an order waits for the first to complete.
+// After a write has returned, every later read sees it.
+//
+// # What survives
+//
+// A write is durable once a later Flush has returned without error, or at once if it was made with fua
+// or the store has no write cache (Info.WriteCache). After a failed Flush the store does not pretend that
+// a second one could mend it: see the file store.
 package backstore

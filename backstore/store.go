@@ -1,13 +1,20 @@
 package backstore
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
-// Errors that callers branch on; what a store returns wraps the system's error too.
+// Errors that callers branch on; what a store returns wraps the system's error too. Errors of a closed
+// store wrap net.ErrClosed.
 var (
 	ErrReadOnly = errors.New("store is read-only")
 	ErrNoSpace  = errors.New("no space left in the store")
 	ErrRange    = errors.New("beyond the end of the store")
 )
+
+// MinBlock is the unit of every store's size, in bytes.
+const MinBlock = 512
 
 // A Store holds bytes at offsets. Its methods may be called from many goroutines at once. Reads and
 // writes are whole or an error: short counts do not exist.
@@ -15,12 +22,14 @@ type Store interface {
 	// ReadAt fills bufs, in order, from offset off (bytes).
 	ReadAt(bufs [][]byte, off int64) error
 	// WriteAt writes bufs, in order, at offset off. The bytes are durable after Flush, or on return if
-	// the store's Info says WriteThrough or fua is set.
+	// fua is set or the store has no WriteCache. After an error the range may hold any mixture of old
+	// and new bytes.
 	WriteAt(bufs [][]byte, off int64, fua bool) error
 	// Flush makes every completed write durable as far as the store can promise (Info.Volatile).
 	Flush() error
 	Info() Info
-	// Close flushes and frees the store.
+	// Close flushes and frees the store. The caller has ended all other calls and all use of mapped
+	// memory before. Closing it again is harmless.
 	Close() error
 }
 
@@ -49,31 +58,30 @@ type Mapper interface {
 	Memory() []byte
 }
 
-// Options are a store's settings, by name: what YAML or a command line gives.
-type Options map[string]string
-
-// Open makes a store of a type (ram, file, null) with options. One table of types and options serves
-// the configuration file, the command line and the help text; see Types. An error names the store's
-// type, the option or path, and what was expected.
-func Open(typ string, opts Options) (Store, error) { panic("not written") }
-
-// A Type describes one kind of store.
-type Type struct {
-	Name    string
-	Summary string
-	Options []Option
+// inRange tells whether bufs fit in a store of size bytes at offset off.
+func inRange(bufs [][]byte, off, size int64) bool {
+	if off < 0 || off > size {
+		return false
+	}
+	left := size - off
+	for _, b := range bufs {
+		if left -= int64(len(b)); left < 0 {
+			return false
+		}
+	}
+	return true
 }
 
-// An Option is a setting of a Type.
-type Option struct {
-	Name     string
-	Required bool
-	Default  string
-	Summary  string // with its unit or values
+// total is the number of bytes in bufs.
+func total(bufs [][]byte) int64 {
+	var n int64
+	for _, b := range bufs {
+		n += int64(len(b))
+	}
+	return n
 }
 
-// Types lists every kind of store, by name.
-func Types() []Type { panic("not written") }
-
-// ParseSize reads a size in bytes: "4096", "4k", "4KiB", "1.5GiB" (IEC; k, m, g, t mean 1024 powers).
-func ParseSize(s string) (int64, error) { panic("not written") }
+// requestError says which request failed.
+func requestError(store, op string, bufs [][]byte, off int64, err error) error {
+	return fmt.Errorf("%s: %s %d bytes at %d: %w", store, op, total(bufs), off, err)
+}

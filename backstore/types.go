@@ -1,0 +1,190 @@
+package backstore
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Options are a store's settings, by name: what YAML or a command line gives.
+type Options map[string]string
+
+// A Type describes one kind of store.
+type Type struct {
+	Name    string
+	Summary string
+	Options []Option
+
+	open func(settings) (Store, error)
+}
+
+// An Option is a setting of a Type.
+type Option struct {
+	Name     string
+	Required bool
+	Default  string
+	Summary  string   // with its unit or values
+	Values   []string // the only values there are; empty: any
+
+	check func(value string) error // nil: any text
+}
+
+// An OptionError is a setting that cannot be: Open and Check return it before anything is opened.
+type OptionError struct {
+	Type string
+	// Option is the option's name; empty if the type itself is the trouble.
+	Option string
+	Err    error
+}
+
+func (e *OptionError) Error() string {
+	if e.Option == "" {
+		return fmt.Sprintf("store type %q: %v", e.Type, e.Err)
+	}
+	return fmt.Sprintf("%s store: option %s: %v", e.Type, e.Option, e.Err)
+}
+func (e *OptionError) Unwrap() error { return e.Err }
+
+// yesNo are the values of a switch; true and false, as YAML has them, mean the same.
+var yesNo = []string{"yes", "no"}
+
+// Types lists every kind of store, by name. The configuration file, the command line and the help text
+// are all made from it.
+func Types() []Type {
+	return []Type{
+		{
+			Name: "file", Summary: "a regular file", open: openFile,
+			Options: []Option{
+				{Name: "path", Required: true, Summary: "the file's path", check: notEmpty},
+				{Name: "size", Summary: "bytes (64GiB): a missing file is created, sparse; a shorter one grows; a longer one stays as it is", check: storeSize},
+				{Name: "direct", Default: "no", Values: yesNo, Summary: "bypass the page cache (O_DIRECT)"},
+				{
+					Name: "sync", Default: "flush", Values: []string{"flush", "fua", "dsync"},
+					Summary: "flush: writes are cached until a flush, a forced write (FUA) flushes the file; " +
+						"fua: the same, but a forced write flushes its own blocks only; dsync: every write is durable when it is answered",
+				},
+				{Name: "readonly", Default: "no", Values: yesNo, Summary: "open for reading only"},
+			},
+		},
+		{
+			Name: "null", Summary: "nothing: reads zeros, discards writes", open: openNull,
+			Options: []Option{{Name: "size", Default: "1TiB", Summary: "bytes", check: storeSize}},
+		},
+		{
+			Name: "ram", Summary: "memory of this process, lost when it ends", open: openRAM,
+			Options: []Option{{Name: "size", Required: true, Summary: "bytes (1GiB); memory is taken when first written", check: storeSize}},
+		},
+	}
+}
+
+// Open makes a store of a type (ram, file, null) with options. An error names the store's type, the
+// option or path, and what was expected; it is an *OptionError if the options are wrong in themselves.
+func Open(typ string, opts Options) (Store, error) {
+	t, s, err := check(typ, opts)
+	if err != nil {
+		return nil, err
+	}
+	return t.open(s)
+}
+
+// Check finds what is wrong with options without opening anything. An error is an *OptionError.
+func Check(typ string, opts Options) error {
+	_, _, err := check(typ, opts)
+	return err
+}
+
+// settings are options that have been checked, with every default filled in.
+type settings map[string]string
+
+func (s settings) yes(name string) bool { return s[name] == "yes" }
+
+// size is an option that storeSize has passed; 0 if it was not given.
+func (s settings) size(name string) int64 {
+	if s[name] == "" {
+		return 0
+	}
+	n, err := ParseSize(s[name])
+	if err != nil {
+		panic(fmt.Sprintf("backstore: unchecked size: %v", err))
+	}
+	return n
+}
+
+func check(typ string, opts Options) (Type, settings, error) {
+	types := Types()
+	i := slices.IndexFunc(types, func(t Type) bool { return t.Name == typ })
+	if i < 0 {
+		var names []string
+		for _, t := range types {
+			names = append(names, t.Name)
+		}
+		return Type{}, nil, &OptionError{Type: typ, Err: fmt.Errorf("not known; there are %s", strings.Join(names, ", "))}
+	}
+	t, s := types[i], settings{}
+	for _, o := range t.Options {
+		v, given := opts[o.Name]
+		if !given && o.Required {
+			return t, nil, &OptionError{Type: typ, Option: o.Name, Err: errors.New("missing: " + o.Summary)}
+		}
+		if !given {
+			v = o.Default
+		} else if err := o.checkValue(&v); err != nil {
+			return t, nil, &OptionError{Type: typ, Option: o.Name, Err: err}
+		}
+		s[o.Name] = v
+	}
+	for _, name := range slices.Sorted(maps.Keys(opts)) {
+		if _, known := s[name]; !known {
+			return t, nil, &OptionError{Type: typ, Option: name, Err: errors.New("not known; there are " + t.optionNames())}
+		}
+	}
+	return t, s, nil
+}
+
+// checkValue checks a value and brings it to its one spelling.
+func (o *Option) checkValue(v *string) error {
+	if slices.Equal(o.Values, yesNo) {
+		switch *v {
+		case "true":
+			*v = "yes"
+		case "false":
+			*v = "no"
+		}
+	}
+	if len(o.Values) > 0 && !slices.Contains(o.Values, *v) {
+		return fmt.Errorf("%q is not one of %s", *v, strings.Join(o.Values, ", "))
+	}
+	if o.check != nil {
+		return o.check(*v)
+	}
+	return nil
+}
+
+func (t *Type) optionNames() string {
+	var names []string
+	for _, o := range t.Options {
+		names = append(names, o.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func notEmpty(v string) error {
+	if v == "" {
+		return errors.New("empty")
+	}
+	return nil
+}
+
+// storeSize checks a size that a store can have.
+func storeSize(v string) error {
+	n, err := ParseSize(v)
+	if err != nil {
+		return err
+	}
+	if n == 0 || n%MinBlock != 0 {
+		return fmt.Errorf("%s (%d bytes) is not a multiple of %d bytes, at least one", v, n, MinBlock)
+	}
+	return nil
+}
