@@ -30,7 +30,7 @@ type SCSICommand struct {
 
 // Put writes the header.
 func (p *SCSICommand) Put(bhs *[BHSSize]byte) {
-	start(bhs, OpSCSICommand, p.Immediate, flag(p.Final, flagFinal)|flag(p.Read, flagRead)|flag(p.Write, flagWrite)|byte(p.Attr)&maskAttr)
+	start(bhs, OpSCSICommand, p.Immediate, bit(p.Final, flagFinal)|bit(p.Read, flagRead)|bit(p.Write, flagWrite)|byte(p.Attr)&maskAttr)
 	bhs[4] = p.AHSLength
 	SetDataLength(bhs, p.DataLength)
 	binary.BigEndian.PutUint64(bhs[8:], uint64(p.LUN))
@@ -84,8 +84,8 @@ type SCSIResponse struct {
 
 // Put writes the header.
 func (p *SCSIResponse) Put(bhs *[BHSSize]byte) {
-	start(bhs, OpSCSIResponse, false, flagFinal|flag(p.BidiOverflow, flagBidiOverflow)|flag(p.BidiUnderflow, flagBidiUnderflow)|
-		flag(p.Overflow, flagOverflow)|flag(p.Underflow, flagUnderflow))
+	start(bhs, OpSCSIResponse, false, flagFinal|bit(p.BidiOverflow, flagBidiOverflow)|bit(p.BidiUnderflow, flagBidiUnderflow)|
+		bit(p.Overflow, flagOverflow)|bit(p.Underflow, flagUnderflow))
 	bhs[2] = p.Response
 	bhs[3] = p.Status
 	SetDataLength(bhs, p.DataLength)

@@ -15,7 +15,7 @@ type DataOut struct {
 
 // Put writes the header.
 func (p *DataOut) Put(bhs *[BHSSize]byte) {
-	start(bhs, OpDataOut, false, flag(p.Final, flagFinal))
+	start(bhs, OpDataOut, false, bit(p.Final, flagFinal))
 	SetDataLength(bhs, p.DataLength)
 	binary.BigEndian.PutUint64(bhs[8:], uint64(p.LUN))
 	put32(bhs, 16, p.ITT)
@@ -61,7 +61,7 @@ type DataIn struct {
 
 // Put writes the header. Status, residual and StatSN are reserved without HasStatus.
 func (p *DataIn) Put(bhs *[BHSSize]byte) {
-	start(bhs, OpDataIn, false, flag(p.Final, flagFinal)|flag(p.Acknowledge, flagAcknowledge))
+	start(bhs, OpDataIn, false, bit(p.Final, flagFinal)|bit(p.Acknowledge, flagAcknowledge))
 	SetDataLength(bhs, p.DataLength)
 	binary.BigEndian.PutUint64(bhs[8:], uint64(p.LUN))
 	put32(bhs, 16, p.ITT)
@@ -71,7 +71,7 @@ func (p *DataIn) Put(bhs *[BHSSize]byte) {
 	put32(bhs, 36, p.DataSN)
 	put32(bhs, 40, p.Offset)
 	if p.HasStatus {
-		bhs[1] |= flagStatus | flag(p.Overflow, flagOverflow) | flag(p.Underflow, flagUnderflow)
+		bhs[1] |= flagStatus | bit(p.Overflow, flagOverflow) | bit(p.Underflow, flagUnderflow)
 		bhs[3] = p.Status
 		put32(bhs, 24, uint32(p.StatSN))
 		put32(bhs, 44, p.Residual)

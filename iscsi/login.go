@@ -12,7 +12,7 @@ const (
 
 // loginFlags makes byte 1 of a login PDU. NSG is reserved without T (RFC 7143, 11.12.3).
 func loginFlags(transit, cont bool, current, next Stage) byte {
-	b := flag(transit, flagFinal) | flag(cont, flagContinue) | byte(current)&3<<2
+	b := bit(transit, flagFinal) | bit(cont, flagContinue) | byte(current)&3<<2
 	if transit {
 		b |= byte(next) & 3
 	}

@@ -96,7 +96,7 @@ func SetDataLength(bhs *[BHSSize]byte, n uint32) {
 
 // SetFinal sets or clears the F bit and leaves the rest of the header.
 func SetFinal(bhs *[BHSSize]byte, final bool) {
-	bhs[1] = bhs[1]&^flagFinal | flag(final, flagFinal)
+	bhs[1] = bhs[1]&^flagFinal | bit(final, flagFinal)
 }
 
 // Pad4 is n rounded up to a multiple of 4: the size of a data segment on a byte stream (RFC 7143, 11.1).
@@ -105,7 +105,7 @@ func Pad4(n int) int { return (n + 3) &^ 3 }
 // start clears the header and sets what every PDU has.
 func start(bhs *[BHSSize]byte, op Opcode, immediate bool, flags byte) {
 	clear(bhs[:])
-	bhs[0] = byte(op) | flag(immediate, flagImmediate)
+	bhs[0] = byte(op) | bit(immediate, flagImmediate)
 	bhs[1] = flags
 }
 
@@ -116,9 +116,9 @@ func checkOpcode(bhs *[BHSSize]byte, want Opcode, what string) error {
 	return nil
 }
 
-func flag(on bool, bit byte) byte {
+func bit(on bool, mask byte) byte {
 	if on {
-		return bit
+		return mask
 	}
 	return 0
 }

@@ -14,7 +14,7 @@ type TextRequest struct {
 
 // Put writes the header.
 func (p *TextRequest) Put(bhs *[BHSSize]byte) {
-	start(bhs, OpTextRequest, p.Immediate, flag(p.Final, flagFinal)|flag(p.Continue, flagContinue))
+	start(bhs, OpTextRequest, p.Immediate, bit(p.Final, flagFinal)|bit(p.Continue, flagContinue))
 	SetDataLength(bhs, p.DataLength)
 	binary.BigEndian.PutUint64(bhs[8:], uint64(p.LUN))
 	put32(bhs, 16, p.ITT)
@@ -55,7 +55,7 @@ type TextResponse struct {
 
 // Put writes the header.
 func (p *TextResponse) Put(bhs *[BHSSize]byte) {
-	start(bhs, OpTextResponse, false, flag(p.Final, flagFinal)|flag(p.Continue, flagContinue))
+	start(bhs, OpTextResponse, false, bit(p.Final, flagFinal)|bit(p.Continue, flagContinue))
 	SetDataLength(bhs, p.DataLength)
 	binary.BigEndian.PutUint64(bhs[8:], uint64(p.LUN))
 	put32(bhs, 16, p.ITT)
