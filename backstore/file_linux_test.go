@@ -1,0 +1,236 @@
+package backstore_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/backstoretest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// with is options for a new file of 5 MiB, and more.
+func with(t testing.TB, more ...string) backstore.Options {
+	o := backstore.Options{"path": filepath.Join(t.TempDir(), "a.img"), "size": "5MiB"}
+	for i := 0; i < len(more); i += 2 {
+		o[more[i]] = more[i+1]
+	}
+	return o
+}
+
+// directIO skips where the file system of temporary files has no direct I/O.
+func directIO(t testing.TB) {
+	s, err := backstore.Open("file", with(t, "direct", "yes"))
+	if err != nil {
+		t.Skipf("temporary files cannot be opened for direct I/O here: %v", err)
+	}
+	require.NoError(t, s.Close())
+}
+
+func TestFile(t *testing.T) {
+	for _, sync := range []string{"flush", "fua", "dsync"} {
+		t.Run(sync, func(t *testing.T) {
+			backstoretest.Run(t, func(t *testing.T) backstore.Store { return open(t, "file", with(t, "sync", sync)) })
+		})
+	}
+}
+
+func TestFileDirect(t *testing.T) {
+	directIO(t)
+	for _, sync := range []string{"flush", "dsync"} {
+		t.Run(sync, func(t *testing.T) {
+			backstoretest.Run(t, func(t *testing.T) backstore.Store {
+				return open(t, "file", with(t, "direct", "yes", "sync", sync))
+			})
+		})
+	}
+}
+
+func TestFileReadOnly(t *testing.T) {
+	opts := with(t)
+	s := open(t, "file", opts)
+	require.NoError(t, s.WriteAt([][]byte{[]byte("data")}, 0, false))
+	require.NoError(t, s.Close())
+	require.NoError(t, os.Chmod(opts["path"], 0o400))
+	backstoretest.RunReadOnly(t, []byte("data\x00"), func(t *testing.T) backstore.Store {
+		return open(t, "file", backstore.Options{"path": opts["path"], "readonly": "yes"})
+	})
+}
+
+func TestFileInfo(t *testing.T) {
+	s := open(t, "file", with(t))
+	assert.Equal(t, backstore.Info{SizeBytes: 5 << 20, BlockSize: 4096, WriteCache: true, Thin: true}, s.Info())
+	require.NoError(t, s.Close())
+	s = open(t, "file", with(t, "sync", "dsync"))
+	assert.False(t, s.Info().WriteCache)
+	require.NoError(t, s.Close())
+}
+
+func TestFileSurvivesAndKeepsItsSize(t *testing.T) {
+	opts := with(t)
+	s := open(t, "file", opts)
+	require.NoError(t, s.WriteAt([][]byte{[]byte("kept")}, 5<<20-4, false))
+	require.NoError(t, s.Close())
+
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(opts["path"], &st))
+	assert.Less(t, st.Blocks*512, int64(1<<20), "sparse")
+	assert.Equal(t, uint32(0o600), st.Mode&0o777, "nobody else may read it")
+
+	for _, c := range []struct {
+		size string
+		want int64
+	}{{"", 5 << 20}, {"1MiB", 5 << 20}, {"5MiB", 5 << 20}, {"6MiB", 6 << 20}} {
+		again := backstore.Options{"path": opts["path"]}
+		if c.size != "" {
+			again["size"] = c.size
+		}
+		s = open(t, "file", again)
+		require.Equal(t, c.want, s.Info().SizeBytes, "size=%s", c.size)
+		b := make([]byte, 4)
+		require.NoError(t, s.ReadAt([][]byte{b}, 5<<20-4))
+		require.Equal(t, "kept", string(b))
+		require.NoError(t, s.Close())
+	}
+}
+
+func TestFileIsLocked(t *testing.T) {
+	opts := with(t)
+	reader := backstore.Options{"path": opts["path"], "readonly": "yes"}
+	s := open(t, "file", opts)
+	for _, o := range []backstore.Options{opts, reader} {
+		_, err := backstore.Open("file", o)
+		require.ErrorContains(t, err, "in use by another store or process")
+	}
+	require.NoError(t, s.Close())
+	a, b := open(t, "file", reader), open(t, "file", reader)
+	_, err := backstore.Open("file", opts)
+	require.ErrorContains(t, err, "in use by another store or process", "readers keep a writer out")
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	require.NoError(t, open(t, "file", opts).Close())
+}
+
+// TestFileMistakes: each message names the store's type and path, and what to do (case LU-12).
+func TestFileMistakes(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	odd := filepath.Join(dir, "odd")
+	fifo := filepath.Join(dir, "fifo")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	require.NoError(t, os.WriteFile(odd, make([]byte, 1000), 0o600))
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	missing := filepath.Join(dir, "missing")
+	for _, c := range []struct {
+		opts backstore.Options
+		is   error
+		want string
+	}{
+		{backstore.Options{"path": missing}, fs.ErrNotExist, "give size= to create it, or correct path="},
+		{backstore.Options{"path": missing, "readonly": "yes"}, fs.ErrNotExist, "there is no such file"},
+		{backstore.Options{"path": missing, "readonly": "yes", "size": "1MiB"}, fs.ErrNotExist, "readonly=yes creates none"},
+		{backstore.Options{"path": dir + "/no/such", "size": "1MiB"}, fs.ErrNotExist, "there is no directory " + dir + "/no; create it"},
+		{backstore.Options{"path": empty + "/a", "size": "1MiB"}, unix.ENOTDIR, "open: "},
+		{backstore.Options{"path": dir}, nil, "is a directory; path= must name a regular file"},
+		{backstore.Options{"path": fifo}, nil, "is no regular file"},
+		{backstore.Options{"path": empty}, nil, "it has 0 bytes, which is no multiple of 512; give a larger size="},
+		{backstore.Options{"path": odd}, nil, "it has 1000 bytes"},
+		{backstore.Options{"path": odd, "readonly": "yes", "size": "1MiB"}, backstore.ErrReadOnly, "cannot grow to size=1048576"},
+		{backstore.Options{"path": missing, "size": "8000000TiB"}, unix.EFBIG, "grow from 0"},
+	} {
+		_, err := backstore.Open("file", c.opts)
+		require.ErrorContains(t, err, "file store "+c.opts["path"]+": ")
+		require.ErrorContains(t, err, c.want)
+		if c.is != nil {
+			require.ErrorIs(t, err, c.is)
+		}
+	}
+	require.NoFileExists(t, missing, "what could not be made is not left behind")
+}
+
+// TestFileWithoutPermission opens as another user; only root can become one.
+func TestFileWithoutPermission(t *testing.T) {
+	if os.Geteuid() != 0 {
+		opts := with(t)
+		require.NoError(t, open(t, "file", opts).Close())
+		require.NoError(t, os.Chmod(opts["path"], 0))
+		requireDenied(t, opts["path"])
+		return
+	}
+	dir, err := os.MkdirTemp("", "denied") // not t.TempDir, whose parents others may not enter
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	path := filepath.Join(dir, "a.img")
+	require.NoError(t, os.WriteFile(path, make([]byte, 512), 0o600))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// The file system's user is the thread's own, and the thread ends with the goroutine since it is
+		// never unlocked.
+		runtime.LockOSThread()
+		if !assert.NoError(t, unix.Setfsuid(65534)) {
+			return
+		}
+		requireDenied(t, path)
+	}()
+	<-done
+}
+
+func requireDenied(t *testing.T, path string) {
+	_, err := backstore.Open("file", backstore.Options{"path": path})
+	assert.ErrorIs(t, err, fs.ErrPermission)
+	assert.ErrorContains(t, err, "may not read and write it; change its owner or mode, or set readonly=yes")
+	_, err = backstore.Open("file", backstore.Options{"path": path, "readonly": "yes"})
+	assert.ErrorIs(t, err, fs.ErrPermission)
+	assert.ErrorContains(t, err, "may not read it")
+}
+
+// TestFileOnFullDisk writes to a file system of 64 KiB.
+func TestFileOnFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("a small file system needs the right to mount: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(dir, 0)) }()
+	s := open(t, "file", backstore.Options{"path": dir + "/a.img", "size": "1MiB"})
+	full := make([]byte, 256<<10)
+	err := s.WriteAt([][]byte{full}, 0, false)
+	require.ErrorIs(t, err, backstore.ErrNoSpace)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorIs(t, s.WriteAt([][]byte{full}, 0, true), backstore.ErrNoSpace)
+	require.NoError(t, s.Flush(), "a full disk is no lost write")
+	require.NoError(t, s.ReadAt([][]byte{full}, 0))
+	require.NoError(t, s.Close())
+
+	require.NoError(t, unix.Mount("none", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	_, err = backstore.Open("file", backstore.Options{"path": dir + "/a.img"})
+	require.ErrorIs(t, err, backstore.ErrReadOnly)
+	require.ErrorContains(t, err, "the file system is read-only; set readonly=yes")
+	require.NoError(t, open(t, "file", backstore.Options{"path": dir + "/a.img", "readonly": "yes"}).Close())
+}
+
+// TestFileCutShort: somebody else truncates the file under the store.
+func TestFileCutShort(t *testing.T) {
+	opts := with(t)
+	s := open(t, "file", opts)
+	require.NoError(t, os.Truncate(opts["path"], 4096))
+	require.ErrorContains(t, s.ReadAt([][]byte{make([]byte, 512)}, 1<<20), "unexpected EOF")
+	require.ErrorContains(t, s.ReadAt([][]byte{make([]byte, 8192)}, 0), "unexpected EOF")
+	require.NoError(t, s.Close())
+}
+
+func BenchmarkFile4K(b *testing.B) {
+	backstoretest.Benchmark(b, 4096, func(b *testing.B) backstore.Store { return open(b, "file", with(b)) })
+}
+
+func BenchmarkFileDirect4K(b *testing.B) {
+	directIO(b)
+	backstoretest.Benchmark(b, 4096, func(b *testing.B) backstore.Store { return open(b, "file", with(b, "direct", "yes")) })
+}
