@@ -2,6 +2,7 @@ package scsi
 
 // Prepare decodes and checks a task: LUN, opcode, fields, range, unit attentions. See Task.
 func (d *Device) Prepare(t *Task) {
+	d.Release(t) // whoever prepares a task again has done with what it held
 	t.reset()
 	if err := d.prepare(t); err != nil {
 		t.OutLen, t.InLen, t.Mapped, t.In, t.answer = 0, 0, false, nil, nil

@@ -1,5 +1,19 @@
 // Package scsi is a SCSI device server for direct-access block devices (SAM-5, SPC-4, SBC-3). A
 // transport gives it tasks and moves the data; scsi decides what a CDB means and what its answer is.
 //
-// It knows nothing of iSCSI. Blocks live in a backstore.Store.
+// It knows nothing of iSCSI. Blocks live in a backstore.Store. Task attributes, task sets and aborts are
+// the transport's: scsi runs what it is given, when it is given it.
+//
+// A transport does this for each command:
+//
+//	d.Prepare(t)
+//	if !t.Done {
+//		// fetch t.OutLen bytes into t.Out; unless t.Mapped, find room for t.InLen bytes in t.In
+//		d.Execute(t) // elsewhere than on the connection's loop if t.MayBlock; or d.Abandon(t)
+//	}
+//	// send t.InData bytes of t.In, t.Status, t.Sense() and the residual
+//	d.Release(t) // once the memory of a Mapped task has left
+//
+// The table in operation.go has one row a command; the dispatcher and REPORT SUPPORTED OPERATION CODES
+// read the same row.
 package scsi

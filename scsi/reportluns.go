@@ -17,7 +17,7 @@ func prepareReportLUNs(d *Device, t *Task) error {
 	var numbers []int
 	switch t.CDB[2] {
 	case selectUnits, selectAll:
-		numbers = d.LUNs()
+		numbers = d.reportLUNs(t.Nexus)
 	case selectWellKnown:
 	default:
 		return invalidField(2, 7)
@@ -28,10 +28,16 @@ func prepareReportLUNs(d *Device, t *Task) error {
 		b = binary.BigEndian.AppendUint64(b, Address(n))
 	}
 	t.reply(b, binary.BigEndian.Uint32(t.CDB[6:]))
+	return nil
+}
+
+// reportLUNs lists the units and forgets that the list has changed, in one step: a unit that comes in
+// between must be told of again.
+func (d *Device) reportLUNs(n *Nexus) []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	t.Nexus.clearLocked(reportedLUNsChanged)
-	return nil
+	n.clearLocked(reportedLUNsChanged)
+	return d.LUNs()
 }
 
 // prepareRequestSense gives the sense data that a command would end with now, as parameter data

@@ -95,6 +95,11 @@ func TestAbandonAndReleaseMayComeTwice(t *testing.T) {
 	b.d.Release(&task)
 	b.d.Release(&task)
 	assert.Zero(t, b.lu.refs.Load())
+	b.d.Prepare(&task)
+	b.d.Prepare(&task)
+	assert.EqualValues(t, 1, b.lu.refs.Load(), "reused without Release")
+	b.d.Abandon(&task)
+	assert.Zero(t, b.lu.refs.Load())
 }
 
 func TestRemoveWaitsForPreparedTasks(t *testing.T) {
