@@ -1,0 +1,126 @@
+package conf
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/iscsi"
+)
+
+// Version is the version of the schema.
+const Version = 1
+
+// The defaults.
+const (
+	DefaultBuffers     = 64 << 20 // bytes
+	DefaultMaxTransfer = 4 << 20  // bytes
+	DefaultSessions    = 64
+	DefaultCommands    = 128 // of a session
+	DefaultBlockSize   = 512 // bytes
+	DefaultPort        = 3260
+)
+
+// Config is what a daemon serves.
+type Config struct {
+	Version int
+	// Insecure allows portals that other hosts can reach although nobody has to prove who they are.
+	Insecure   bool
+	Portals    []Portal
+	Backstores []Backstore
+	Targets    []Target
+	Limits     Limits
+}
+
+// Providers of a portal.
+const (
+	ProviderAuto  = "auto"  // TCP, and iSER where an RDMA device has the address
+	ProviderVerbs = "verbs" // TCP and iSER; an error without the device
+	ProviderTCP   = "tcp"   // TCP only
+)
+
+// A Portal is an address to listen on.
+type Portal struct {
+	Listen   netip.AddrPort
+	Provider string
+	// Advertise is what discovery answers instead of the address that was connected to; zero: nothing.
+	Advertise netip.AddrPort
+}
+
+// A Backstore is a named store.
+type Backstore struct {
+	Name    string
+	Type    string
+	Options backstore.Options
+}
+
+// A Target is one iSCSI target.
+type Target struct {
+	Name  iscsi.Name
+	Alias string
+	LUNs  []LUN
+	// Allow lists the initiators that may log in; empty: any.
+	Allow     []iscsi.Name
+	Negotiate iscsi.Config
+}
+
+// A LUN is a store under a number.
+type LUN struct {
+	Number    int
+	Store     string // the name of a Backstore
+	ReadOnly  bool
+	BlockSize int // bytes
+}
+
+// Limits bound what clients can use up.
+type Limits struct {
+	Sessions           int
+	CommandsPerSession int
+	Buffers            int64 // bytes, for the data of commands
+	MaxTransfer        int64 // bytes of one command
+}
+
+// Default is a configuration without stores and targets: one portal, for this host only.
+func Default() *Config {
+	return &Config{
+		Version: Version,
+		Portals: []Portal{{Listen: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), DefaultPort), Provider: ProviderAuto}},
+		Limits: Limits{
+			Sessions: DefaultSessions, CommandsPerSession: DefaultCommands,
+			Buffers: DefaultBuffers, MaxTransfer: DefaultMaxTransfer,
+		},
+	}
+}
+
+// maxFile bounds a configuration file, in bytes: thousands of targets fit.
+const maxFile = 1 << 20
+
+// Load reads and checks a file. An error is of the system, or is Errors.
+func Load(path string) (*Config, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	if st.Size() > maxFile {
+		return nil, fmt.Errorf("configuration %s: %d bytes; at most %d are read", path, st.Size(), maxFile)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return Parse(path, b)
+}
+
+// ParseAddress reads ADDRESS:PORT or ADDRESS, which means port 3260. An IPv6 address with a port stands
+// in brackets. The empty address, as in ":3260", is refused: 0.0.0.0 or [::] says it aloud.
+func ParseAddress(s string) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.AddrPortFrom(a, DefaultPort), nil
+	}
+	a, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return a, fmt.Errorf("%.100q is no address; want ADDRESS:PORT with a numeric address, as 127.0.0.1:3260, 0.0.0.0:3260 or [::1]:3260", s)
+	}
+	return a, nil
+}
