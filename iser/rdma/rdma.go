@@ -82,7 +82,9 @@ type Endpoint interface {
 	// goroutine may call it, more than once.
 	Disconnect() error
 	// Close disconnects if need be, destroys the queue pair and frees the endpoint. Work requests not
-	// yet completed are gone and their memory is no longer used once Close returns.
+	// yet completed are gone and their memory is no longer used once Close returns. Completions not yet
+	// polled may be gone too, or still come. Closing again does nothing. Posting after it gives an error
+	// that wraps net.ErrClosed.
 	Close() error
 }
 
@@ -111,7 +113,8 @@ type Limits struct {
 	ReadSinkNeedsRemoteWrite bool
 }
 
-// Access is a set of rights to registered memory. Local read is always granted.
+// Access is a set of rights to registered memory. Local read is always granted. RemoteWrite needs
+// LocalWrite besides (Access.Check).
 type Access uint8
 
 // The rights (ibv_access_flags).
@@ -141,7 +144,8 @@ type MemoryRegion interface {
 	LKey() uint32
 	RKey() uint32
 	Addr() uint64
-	// Deregister ends all access, local and remote. Work requests that still use it fail.
+	// Deregister ends all access, local and remote. Work requests that still use it fail. While a window
+	// is bound to the region it does nothing but return an error: invalidate or close the window first.
 	Deregister() error
 }
 
