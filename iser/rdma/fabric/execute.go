@@ -1,6 +1,9 @@
 package fabric
 
 import (
+	"hash/crc32"
+	"time"
+
 	"github.com/goiser/goiser/iser/rdma"
 )
 
@@ -55,14 +58,54 @@ func (q *queuePair) step() bool {
 		q.fail(n, v)
 	default:
 		q.rnr = false
-		if e.reading {
-			e.due = q.l.later(maxReadHold)
-		} else {
-			e.due = q.l.hold(maxAckHold)
-		}
+		q.await(e)
 		q.sq.executed++
 	}
 	return true
+}
+
+// await decides when an executed work request completes.
+func (q *queuePair) await(e *sendEntry) {
+	switch {
+	case e.reading:
+		e.due = q.l.later(maxReadHold)
+	case e.wr.Op == rdma.OpLocalInv || e.wr.Op == rdma.OpBindWindow:
+		e.due = time.Time{} // nobody acknowledges these
+	default:
+		if e.due = q.l.hold(maxAckHold); !e.due.IsZero() {
+			e.sum, _ = q.checksum(e)
+		}
+	}
+}
+
+// checksum reads the memory of a Send or Write as it is now; false if its keys do not allow it.
+func (q *queuePair) checksum(e *sendEntry) (sum uint32, ok bool) {
+	mem := &q.l.f.mem
+	mem.RLock()
+	defer mem.RUnlock()
+	if q.src, ok = q.d.local(q.src[:0], e.wr.SGL, 0); !ok {
+		return 0, false
+	}
+	for _, b := range q.src {
+		sum = crc32.Update(sum, crc32.IEEETable, b)
+	}
+	return sum, true
+}
+
+// retransmit is what a device does whose acknowledgement is late: it reads the message again. If the
+// keys are gone by then, that is a local protection error, although the message has arrived long ago.
+// Other contents are lost on the responder, which knows the message; they are counted all the same,
+// for a caller that changed the memory of a Send before its completion is a caller with a bug. (The
+// memory of an RDMA Write may be a store's, which has a right to change.)
+func (q *queuePair) retransmit(e *sendEntry) verdict {
+	sum, ok := q.checksum(e)
+	if !ok {
+		return verdict{status: rdma.LocProtErr}
+	}
+	if sum != e.sum && e.wr.Op != rdma.OpWrite {
+		q.l.f.Counters.Recycled.Add(1)
+	}
+	return verdict{}
 }
 
 func (q *queuePair) execute(e *sendEntry) verdict {
@@ -97,7 +140,11 @@ func (q *queuePair) fault(e *sendEntry) verdict {
 	case rdma.RemInvReqErr, rdma.RemAccessErr, rdma.RemOpErr, rdma.RemAbortErr:
 		v.responder = q.peer.state == qpConnected
 	}
-	q.l.tap(q, e, v.status, e.wr.RKey, e.wr.RemoteAddr, rdma.Length(e.wr.SGL), nil)
+	key := e.wr.RKey
+	if e.wr.Op != rdma.OpWrite && e.wr.Op != rdma.OpRead {
+		key = e.wr.InvalidateKey
+	}
+	q.l.tap(q, e, v.status, key, e.wr.RemoteAddr, rdma.Length(e.wr.SGL), nil)
 	return v
 }
 
@@ -342,16 +389,21 @@ func (q *queuePair) retire() bool {
 	if q.l.held(e.due) {
 		return false
 	}
-	if e.reading {
+	var v verdict
+	switch {
+	case e.reading:
 		if q.peer.state != qpConnected && q.unanswered().wait {
 			return false
 		}
-		if v := q.finishRead(e); v.status != rdma.Success {
-			q.fail(n, v)
-			return true
-		}
+		v = q.finishRead(e)
+	case !e.due.IsZero():
+		v = q.retransmit(e)
 	}
-	q.completeSend(rdma.Success)
+	if v.status != rdma.Success {
+		q.fail(n, v)
+	} else {
+		q.completeSend(rdma.Success)
+	}
 	return true
 }
 
@@ -361,6 +413,7 @@ func (q *queuePair) fail(n uint64, v verdict) {
 		e := q.sq.at(q.sq.done)
 		if e.reading {
 			if r := q.finishRead(e); r.status != rdma.Success { // then that one is the first error
+				r.responder = r.responder || v.responder
 				v = r
 				break
 			}

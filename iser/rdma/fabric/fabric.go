@@ -70,6 +70,8 @@ type Counters struct {
 	Operations atomic.Uint64 // work requests of send queues that were executed with success
 	Bytes      atomic.Uint64 // payload bytes they moved
 	RNRWaits   atomic.Uint64 // Sends that found no receive posted
+	// Recycled counts Sends whose memory was changed before they completed; seeds other than 0 notice.
+	Recycled atomic.Uint64
 }
 
 // Gauges are what a fabric holds at one moment; all zero once everything has been closed.

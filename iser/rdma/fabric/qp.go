@@ -47,6 +47,7 @@ type sendEntry struct {
 	key     uint32      // of OpBindWindow: the window's new one
 	fault   rdma.Status
 	reading bool      // an RDMA Read whose data has not come yet
+	sum     uint32    // of the memory of a Send or Write whose completion is held back
 	due     time.Time // before: not executed; once executed: not completed
 }
 
