@@ -6,7 +6,7 @@ import (
 )
 
 // An attention is a set of unit attention conditions, the ones reported first in the lowest bits
-// (SAM-5, 5.14.4: power on, then resets, then all others).
+// (SAM-5, 5.14: power on, then resets, then all others).
 type attention uint8
 
 const (

@@ -2,7 +2,7 @@ package scsi
 
 import "encoding/binary"
 
-// Fields of READ, WRITE and VERIFY CDBs, in byte 1 (SBC-3, 5.10 ff).
+// Fields of READ, WRITE and VERIFY CDBs, in byte 1 (SBC-3, 5).
 const (
 	cdbProtect = 0xe0 // RDPROTECT, WRPROTECT, VRPROTECT
 	cdbFUA     = 0x08
@@ -45,7 +45,7 @@ func (t *Task) prepareExtent() error {
 	e := parseExtent(t.CDB)
 	if t.CDB[0]>>5 != 0 {
 		if t.CDB[1]&cdbProtect != 0 {
-			return invalidField(1, 7) // no protection information (SBC-3, 4.22)
+			return invalidField(1, 7) // no protection information: PROT_EN is 0
 		}
 		t.fua = t.CDB[1]&cdbFUA != 0
 	}
@@ -81,7 +81,7 @@ func prepareRead(_ *Device, t *Task) error {
 
 func executeRead(t *Task) error {
 	if t.fua && t.lu.writeCache {
-		// What is read must be on the medium (SBC-3, 5.10), or a power cut could bring back older data.
+		// What is read must be on the medium (SBC-3, FUA bit), or a power cut could bring back older data.
 		if err := t.lu.store.Flush(); err != nil {
 			return writeError(err, t.lba)
 		}

@@ -15,7 +15,7 @@ const (
 	revisionLen        = 4
 )
 
-// versionDescriptors are the standards that we follow (SPC-4, 6.6.2, table 147), no particular version
+// versionDescriptors are the standards that we follow (SPC-4, 6.6.2), no particular version
 // of each claimed.
 var versionDescriptors = [...]uint16{
 	0x00a0, // SAM-5

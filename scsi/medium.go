@@ -1,6 +1,6 @@
 package scsi
 
-// prepareSynchronizeCache checks the range: 0 blocks mean up to the end (SBC-3, 5.23). The whole cache
+// prepareSynchronizeCache checks the range: 0 blocks mean up to the end (SBC-3, NUMBER OF LOGICAL BLOCKS). The whole cache
 // is flushed, and IMMED changes nothing: an answer that comes after the flush is right in both cases.
 func prepareSynchronizeCache(_ *Device, t *Task) error {
 	e := parseExtent(t.CDB)
@@ -18,7 +18,7 @@ func executeSynchronizeCache(t *Task) error {
 	return nil
 }
 
-// START STOP UNIT, byte 4 (SBC-3, 5.22).
+// Byte 4 of START STOP UNIT (SBC-3).
 const (
 	startStart          = 0x01
 	startLoadEject      = 0x02

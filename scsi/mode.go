@@ -14,7 +14,7 @@ const (
 
 var modePages = [...]byte{modeErrorRecovery, modeCaching, modeControl, modeExceptions}
 
-// Page control (SPC-4, 6.13.1), bits 7 and 6 of byte 2.
+// Page control (SPC-4, 6.13), bits 7 and 6 of byte 2.
 const (
 	pcCurrent = iota
 	pcChangeable
@@ -28,12 +28,12 @@ const (
 	modeLLBAA    = 0x10 // long LBA accepted
 	modePageMask = 0x3f
 
-	deviceSpecificWP     = 0x80 // SBC-3, 6.4.1
+	deviceSpecificWP     = 0x80 // SBC-3, mode parameter header
 	deviceSpecificDPOFUA = 0x10
 	headerLongLBA        = 0x01
 )
 
-// prepareModeSense6 makes a 4-byte header, an 8-byte block descriptor and pages (SPC-4, 7.5.5).
+// prepareModeSense6 makes a 4-byte header, an 8-byte block descriptor and pages (SPC-4, 7.5).
 func prepareModeSense6(_ *Device, t *Task) error {
 	pages, err := t.lu.modePages(t.CDB)
 	if err != nil {
@@ -79,13 +79,13 @@ func (lu *LogicalUnit) deviceSpecific() byte {
 	return deviceSpecificDPOFUA
 }
 
-// shortDescriptor is the short LBA mode parameter block descriptor (SBC-3, 6.4.2.2).
+// shortDescriptor is the short LBA mode parameter block descriptor (SBC-3, 6.4).
 func (lu *LogicalUnit) shortDescriptor() []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(min(lu.capacity.Load(), 0xffffffff)))
 	return binary.BigEndian.AppendUint32(b, uint32(lu.blockSize)) // a reserved byte and 24 bits
 }
 
-// longDescriptor is the long LBA one (SBC-3, 6.4.2.3).
+// longDescriptor is the long LBA one.
 func (lu *LogicalUnit) longDescriptor() []byte {
 	b := binary.BigEndian.AppendUint64(nil, lu.capacity.Load())
 	return binary.BigEndian.AppendUint64(b, uint64(lu.blockSize)) // four reserved bytes and 32 bits
@@ -117,16 +117,16 @@ func (lu *LogicalUnit) modePages(cdb []byte) ([]byte, error) {
 func (lu *LogicalUnit) appendModePage(b []byte, page, control byte) []byte {
 	body := make([]byte, 10)
 	switch page {
-	case modeErrorRecovery: // SBC-3, 6.4.8: no recovery of ours to tune
-	case modeCaching: // SBC-3, 6.4.5
+	case modeErrorRecovery: // no recovery of ours to tune
+	case modeCaching: // SBC-3, 6.4
 		body = make([]byte, 18)
 		if lu.writeCache {
 			body[0] = 0x04 // WCE
 		}
-	case modeControl: // SPC-4, 7.5.8: D_SENSE is 0, sense data has fixed format
+	case modeControl: // SPC-4, 7.5: D_SENSE is 0, sense data has fixed format
 		body[1] = 0x10                               // QUEUE ALGORITHM MODIFIER: unrestricted reordering
 		binary.BigEndian.PutUint16(body[6:], 0xffff) // BUSY TIMEOUT PERIOD: unlimited
-	case modeExceptions: // SPC-4, 7.5.12
+	case modeExceptions: // SPC-4, 7.5
 		body[0] = 0x08 // DEXCPT: no informational exceptions
 	}
 	if control == pcChangeable {

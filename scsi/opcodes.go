@@ -117,7 +117,7 @@ func reportOneOpcode(op *operation, withTimeouts bool) []byte {
 	return b
 }
 
-// Task management functions that a transport carries out with this package's help (SPC-4, 6.36.2).
+// Task management functions that a transport carries out with this package's help (SPC-4, 6.36).
 const (
 	tmfExtended = 0x80 // REPD
 

@@ -23,7 +23,7 @@ type operation struct {
 // noAction marks an opcode without service actions.
 const noAction = -1
 
-// access is what a command is to somebody else's reservation (SPC-4, table 67; SBC-3, table 13).
+// access is what a command is to somebody else's reservation (the tables of SPC-4, 5.12 and SBC-3, 4).
 type access uint8
 
 const (
@@ -37,15 +37,15 @@ type flags uint8
 const (
 	// anyLUN: answered for a logical unit that does not exist too.
 	anyLUN flags = 1 << iota
-	// ignoresAttention: executed, and reporting nothing, while a unit attention is pending (SAM-5, 5.14.2).
+	// ignoresAttention: executed, and reporting nothing, while a unit attention is pending (SAM-5, 5.14).
 	ignoresAttention
-	// needsMedium: refused while the unit is stopped (SBC-3, 4.20).
+	// needsMedium: refused while the unit is stopped (SBC-3, START STOP UNIT).
 	needsMedium
 	// usesStore: executing it may wait for the store.
 	usesStore
 )
 
-// Opcodes that appear in more than the table.
+// Opcodes with service actions, and where in byte 1 those are.
 const (
 	opMaintenanceIn     = 0xa3
 	opServiceActionIn16 = 0x9e
@@ -92,7 +92,7 @@ var operations = [...]operation{
 	{
 		name: "PREVENT ALLOW MEDIUM REMOVAL", opcode: 0x1e, action: noAction,
 		// The medium is not removable (RMB is 0): there is nothing to prevent and no state to keep. The
-		// upper bit of PREVENT is obsolete (SBC-3, 5.7).
+		// upper bit of PREVENT is obsolete (SBC-3).
 		usage: "\x1e\x00\x00\x00\x01\x00", access: accessWrite,
 		prepare: prepareNothing,
 	},
@@ -236,8 +236,8 @@ func init() {
 	}
 }
 
-// lookup finds the row of a CDB. An unknown service action of a known opcode is an invalid field
-// (SPC-4, 6.35.1 leaves no opcode to blame).
+// lookup finds the row of a CDB. An unknown service action of a known opcode is an invalid
+// field, since the opcode itself is not to blame.
 func lookup(cdb []byte) (*operation, error) {
 	if len(cdb) == 0 {
 		return nil, errOpcode

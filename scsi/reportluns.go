@@ -41,7 +41,7 @@ func (d *Device) reportLUNs(n *Nexus) []int {
 }
 
 // prepareRequestSense gives the sense data that a command would end with now, as parameter data
-// (SPC-4, 6.37), and so takes a pending unit attention.
+// (SPC-4, 6.39), and so takes a pending unit attention.
 func prepareRequestSense(d *Device, t *Task) error {
 	sense := errNoSense
 	switch {

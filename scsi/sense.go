@@ -23,7 +23,7 @@ const (
 // sense data may say besides.
 type senseError struct {
 	key, asc, ascq uint8
-	information    uint64 // an LBA (SBC-3, 4.18.1), if hasInformation
+	information    uint64 // an LBA (SBC-3, sense data), if hasInformation
 	hasInformation bool
 	field          uint16 // byte of the CDB, if hasField
 	bit            uint8  // most significant bit of the field in that byte
@@ -48,8 +48,8 @@ var (
 	errWriteProtected   = &senseError{key: keyDataProtect, asc: 0x27}
 	errNoSpace          = &senseError{key: keyDataProtect, asc: 0x27, ascq: 0x07}
 
-	// INVALID FIELD IN COMMAND INFORMATION UNIT: the transport's fields contradict the CDB (FCP-4, 9.4.2
-	// has the rule that iSCSI lacks). errDirection: data in the other direction. errPartialBlock: EDTL
+	// INVALID FIELD IN COMMAND INFORMATION UNIT: the transport's fields contradict the CDB (FCP-4 has
+	// the rule that iSCSI lacks, at FCP_DL). errDirection: data in the other direction. errPartialBlock: EDTL
 	// ends inside a block, which would tear it; whole blocks are written instead, or nothing.
 	errDirection    = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
 	errPartialBlock = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}

@@ -2,7 +2,7 @@ package scsi
 
 import "bytes"
 
-// BYTCHK, bits 2 and 1 of byte 1 of VERIFY and WRITE AND VERIFY (SBC-3, 5.31).
+// BYTCHK, bits 2 and 1 of byte 1 of VERIFY and WRITE AND VERIFY (SBC-3).
 const (
 	bytchkMask    = 0x06
 	bytchkShift   = 1
@@ -52,7 +52,7 @@ func prepareWriteAndVerify(d *Device, t *Task) error {
 }
 
 func executeWriteAndVerify(t *Task) error {
-	t.fua = true // what is verified is the medium (SBC-3, 5.44)
+	t.fua = true // what is verified is the medium, not a cache
 	if err := executeWrite(t); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func firstDifference(a, b []byte) int {
 }
 
 // miscompare is MISCOMPARE DURING VERIFY OPERATION; INFORMATION is the LBA of the first block that
-// differs (SBC-3, 4.18.1).
+// differs (SBC-3, sense data).
 func miscompare(lba uint64) error {
 	return &senseError{key: keyMiscompare, asc: 0x1d, information: lba, hasInformation: true}
 }
