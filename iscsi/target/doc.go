@@ -1,4 +1,39 @@
 // Package target is the iSCSI target engine: portals, discovery, login, sessions, tasks and task
-// management, written once on the Datamover interface. A connection is one event loop, one goroutine,
-// which owns all of the connection's state.
+// management, written once on the Datamover interface (RFC 7143, RFC 7145). It knows no transport: what
+// differs between TCP and RDMA comes through iscsi.Traits and iscsi.TargetDatamover.
+//
+// A connection is one event loop, one goroutine (conn), which owns all of the connection's and the
+// session's state. Others reach it through its inbox. A session has one connection for now
+// (MaxConnections=1).
+//
+//	portal ──Accept──► conn.run:  Wait ─► inbox, events, timers ─► Flush ─► Wait ...
+//	                     ▲ inbox           │ SCSI command
+//	                     │                 ├─ memory: store answers ────────► PutData, Respond
+//	                     ├── workers ◄─────┼─ store may block
+//	                     └── arena.Pool ◄──┴─ no buffers just now
+//
+// What waits, for what, and for how long:
+//
+//	a connection before its login     LoginTimeout
+//	a login for the session it replaces  reinstateTimeout, then status 0301
+//	a refused login for its answer to leave  lastPDUTimeout
+//	write data that was asked for     dataTimeout, then the session ends
+//	task management for a busy store  taskManagementTimeout, then response 255
+//	an idle session for a ping        PingInterval + PingTimeout
+//	a discovery session for a request discoveryIdle
+//	a logged out peer to close        lingerTime
+//
+// How memory cannot deadlock stands in memory.go.
+//
+//	s := target.New(target.Config{Pool: pool, Log: log})
+//	s.AddTarget(target.TargetConfig{Name: name, Device: dev, Negotiate: iscsi.DefaultConfig()})
+//	l, err := tcp.Listen(":3260")
+//	err = s.Serve(l, target.PortalConfig{})
+//	...
+//	s.Shutdown(ctx)
+//
+// Reject is sent only for a Text Request that cannot be answered. It is useless for a SCSI Command (the
+// initiator's task hangs on) and harmful for others (some initiators crash on it), so that every other
+// breach of the protocol that has no answer of its own ends the connection, over every transport, as
+// ErrorRecoveryLevel 0 allows (RFC 7143, 7.1.5).
 package target

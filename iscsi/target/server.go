@@ -2,7 +2,13 @@ package target
 
 import (
 	"context"
-	"net/netip"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
@@ -13,7 +19,9 @@ import (
 
 // Config is what a Server needs.
 type Config struct {
-	// Pool is where data buffers come from; it is registered with every listener.
+	// Pool is where data buffers come from; it is registered with every listener. Half of it is kept for
+	// data that initiators send unasked, and gives sessions their command windows; the other half bounds
+	// a single transfer.
 	Pool *arena.Pool
 	// Log gets one line an event; nil discards.
 	Log logrus.FieldLogger
@@ -32,11 +40,89 @@ type Config struct {
 	Workers int
 }
 
-// A Server serves targets on portals.
-type Server struct{}
+// Defaults of Config.
+const (
+	defaultMaxSessions  = 64
+	defaultMaxLogins    = 64
+	defaultMaxTransfer  = 4 << 20
+	defaultLoginTimeout = 15 * time.Second
+	defaultPingInterval = 30 * time.Second
+	defaultPingTimeout  = 10 * time.Second
+	defaultWorkers      = 32
+)
 
-// New makes a server without targets or portals.
-func New(c Config) *Server { panic("not written") }
+// maxSessions is how many TSIHs there are.
+const maxSessions = math.MaxUint16
+
+// A Server serves targets on portals. Its methods may be called from any goroutine.
+type Server struct {
+	c           Config
+	log         logrus.FieldLogger
+	quiet       limiter // for log lines that peers can cause without having logged in
+	reserve     *reserve
+	workers     *workers
+	maxTransfer uint32 // bytes: what the pool can give
+
+	wg      sync.WaitGroup // connections' loops
+	mu      sync.Mutex     // guards what follows
+	changed sync.Cond      // a connection or session has gone, or the server has
+	targets map[iscsi.Name]*Target
+	portals []*portal
+	memory  [][]byte // registered with every listener
+	// conns are all connections; logins those that have not logged in, the oldest first.
+	conns    map[*conn]struct{}
+	logins   []*conn
+	sessions map[uint16]*session
+	byKey    map[sessionKey]*session
+	lastTSIH uint16
+	closing  bool
+	closed   bool
+}
+
+// New makes a server without targets or portals. Config.Pool must be set.
+func New(c Config) *Server {
+	if c.Pool == nil {
+		panic("target: Config.Pool is nil")
+	}
+	setDefault(&c.MaxSessions, defaultMaxSessions)
+	c.MaxSessions = min(c.MaxSessions, maxSessions)
+	setDefault(&c.MaxLogins, defaultMaxLogins)
+	setDefault(&c.Window, maxWindow)
+	c.Window = min(c.Window, maxWindow)
+	setDefault(&c.MaxTransfer, defaultMaxTransfer)
+	setDefault(&c.LoginTimeout, defaultLoginTimeout)
+	if c.PingInterval == 0 {
+		c.PingInterval = defaultPingInterval
+	}
+	setDefault(&c.PingTimeout, defaultPingTimeout)
+	setDefault(&c.Workers, defaultWorkers)
+	s := &Server{
+		c:        c,
+		log:      c.Log,
+		workers:  newWorkers(c.Workers),
+		targets:  make(map[iscsi.Name]*Target),
+		conns:    make(map[*conn]struct{}),
+		sessions: make(map[uint16]*session),
+		byKey:    make(map[sessionKey]*session),
+		memory:   [][]byte{c.Pool.Memory()},
+	}
+	if s.log == nil {
+		l := logrus.New()
+		l.SetOutput(io.Discard)
+		s.log = l
+	}
+	s.changed.L = &s.mu
+	s.reserve = newReserve(c.Pool, c.MaxSessions*c.Window)
+	rest := int64(c.Pool.Chunks()-len(s.reserve.chunks)) * arena.ChunkSize
+	s.maxTransfer = uint32(min(int64(c.MaxTransfer), rest))
+	return s
+}
+
+func setDefault[T int | uint32 | time.Duration](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
 
 // TargetConfig describes a target.
 type TargetConfig struct {
@@ -44,45 +130,121 @@ type TargetConfig struct {
 	Alias string
 	// Device holds the logical units.
 	Device *scsi.Device
-	// Negotiate is what the target answers to operational keys.
+	// Negotiate is what the target answers to operational keys. A session has one connection, whatever
+	// MaxConnections says.
 	Negotiate iscsi.Config
 	// Allow lists initiator names that may log in; empty means any.
 	Allow []string
 }
 
 // A Target is one iSCSI target node.
-type Target struct{}
+type Target struct {
+	c     TargetConfig
+	allow map[iscsi.Name]bool // nil: any
 
-// AddTarget starts to serve a target on every portal.
-func (s *Server) AddTarget(c TargetConfig) (*Target, error) { panic("not written") }
-
-// RemoveTarget closes a target's sessions and forgets it.
-func (s *Server) RemoveTarget(name iscsi.Name) error { panic("not written") }
-
-// Targets lists the targets, by name.
-func (s *Server) Targets() []*Target { panic("not written") }
-
-// Name is the target's iSCSI name, Device its SCSI device.
-func (t *Target) Name() iscsi.Name     { panic("not written") }
-func (t *Target) Device() *scsi.Device { panic("not written") }
-
-// PortalConfig describes a network portal.
-type PortalConfig struct {
-	// Tag is the portal group tag; 0 means 1.
-	Tag uint16
-	// Advertise is what discovery answers in place of the listener's address; zero takes the address
-	// that the discovering initiator has connected to.
-	Advertise netip.AddrPort
+	mu     sync.Mutex
+	queues map[int]*luQueue // by logical unit number
 }
 
-// Serve accepts connections of a listener until Shutdown or until the listener is closed; it returns at
-// once and owns l from then on. Memory that must be registered (the pool, stores in memory) is.
-func (s *Server) Serve(l iscsi.Listener, c PortalConfig) error { panic("not written") }
+// AddTarget starts to serve a target on every portal.
+func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
+	name, err := iscsi.ParseName(string(c.Name))
+	if err != nil {
+		return nil, fmt.Errorf("target: %w", err)
+	}
+	if c.Device == nil {
+		return nil, fmt.Errorf("target %s: no device", name)
+	}
+	c.Name = name
+	c.Negotiate.MaxConnections = 1
+	t := &Target{c: c, queues: make(map[int]*luQueue)}
+	for _, a := range c.Allow {
+		initiator, err := iscsi.ParseName(a)
+		if err != nil {
+			return nil, fmt.Errorf("target %s: allowed initiator: %w", name, err)
+		}
+		if t.allow == nil {
+			t.allow = make(map[iscsi.Name]bool)
+		}
+		t.allow[initiator] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil, fmt.Errorf("target %s: %w", name, errServerClosed)
+	}
+	if s.targets[name] != nil {
+		return nil, fmt.Errorf("target %s: exists already", name)
+	}
+	s.targets[name] = t
+	return t, nil
+}
 
-// RegisterMemory makes memory known to every listener, present and future (a store in RAM);
-// UnregisterMemory takes it back.
-func (s *Server) RegisterMemory(mem []byte) error   { panic("not written") }
-func (s *Server) UnregisterMemory(mem []byte) error { panic("not written") }
+// ErrNoTarget is returned for a name that no target has.
+var ErrNoTarget = errors.New("no such target")
+
+// RemoveTarget closes a target's sessions and forgets it. It returns when no command of them runs any
+// more.
+func (s *Server) RemoveTarget(name iscsi.Name) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.targets[name]
+	if t == nil {
+		return fmt.Errorf("target %s: %w", name, ErrNoTarget)
+	}
+	delete(s.targets, name)
+	for {
+		list := s.sessionsOfLocked(t)
+		if len(list) == 0 {
+			return nil
+		}
+		for _, ses := range list {
+			ses.c.post(item{kind: itemClose, err: errTargetRemoved})
+		}
+		s.changed.Wait()
+	}
+}
+
+// Targets lists the targets, by name.
+func (s *Server) Targets() []*Target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*Target, 0, len(s.targets))
+	for _, t := range s.targets {
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(a, b *Target) int { return strings.Compare(string(a.c.Name), string(b.c.Name)) })
+	return list
+}
+
+// find is the target of a name, nil if there is none.
+func (s *Server) find(name iscsi.Name) *Target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.targets[name]
+}
+
+// Name is the target's iSCSI name.
+func (t *Target) Name() iscsi.Name { return t.c.Name }
+
+// Device is the target's SCSI device.
+func (t *Target) Device() *scsi.Device { return t.c.Device }
+
+// allows reports whether an initiator may log in, and see the target.
+func (t *Target) allows(initiator iscsi.Name) bool { return t.allow == nil || t.allow[initiator] }
+
+// queue is the workers' queue of a logical unit.
+func (t *Target) queue(lun uint64) *luQueue {
+	n, _ := scsi.Number(lun)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[n]
+	if q == nil {
+		q = new(luQueue)
+		t.queues[n] = q
+	}
+	return q
+}
 
 // SessionInfo is a snapshot of one session.
 type SessionInfo struct {
@@ -99,10 +261,85 @@ type SessionInfo struct {
 	Errors, Rejects uint64
 }
 
-// Sessions lists the sessions in full-feature phase.
-func (s *Server) Sessions() []SessionInfo { panic("not written") }
+// Sessions lists the sessions in full-feature phase, by TSIH.
+func (s *Server) Sessions() []SessionInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]SessionInfo, 0, len(s.sessions))
+	for _, ses := range s.sessions {
+		list = append(list, SessionInfo{
+			TSIH:         ses.tsih,
+			Initiator:    string(ses.initiator),
+			Target:       ses.targetName(),
+			Transport:    ses.c.traits.Name,
+			Remote:       ses.c.dm.RemoteAddr().String(),
+			Since:        ses.since,
+			Params:       ses.params,
+			Commands:     ses.commands.Load(),
+			ReadBytes:    ses.readBytes.Load(),
+			WrittenBytes: ses.writtenBytes.Load(),
+			Errors:       ses.errors.Load(),
+			Rejects:      ses.rejects.Load(),
+		})
+	}
+	slices.SortFunc(list, func(a, b SessionInfo) int { return int(a.TSIH) - int(b.TSIH) })
+	return list
+}
+
+var errServerClosed = errors.New("the server is shut down")
 
 // Shutdown stops accepting, asks initiators to log out (Async Message, event 1), waits for commands in
 // progress until ctx ends, closes every connection and returns when all goroutines have ended. Stores are
-// the caller's to flush and close.
-func (s *Server) Shutdown(ctx context.Context) error { panic("not written") }
+// the caller's to flush and close. The error is ctx's if commands had to be cut off. A store that never
+// answers holds it up for ever.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closing {
+		for !s.closed {
+			s.changed.Wait()
+		}
+		s.mu.Unlock()
+		return nil
+	}
+	s.closing = true
+	portals := slices.Clone(s.portals)
+	s.mu.Unlock()
+
+	for _, p := range portals {
+		p.cancel()
+		<-p.done
+	}
+	s.tell(item{kind: itemShutdown})
+	gone := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(gone)
+	}()
+	var err error
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		err = ctx.Err()
+		s.tell(item{kind: itemClose, err: errShutdown})
+		<-gone
+	}
+	for _, p := range portals {
+		_ = p.listener.Close() // only now: connections may live on what it owns
+	}
+	s.workers.close()
+	s.reserve.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.portals, s.closed = nil, true
+	s.changed.Broadcast()
+	return err
+}
+
+// tell posts to every connection.
+func (s *Server) tell(it item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.post(it)
+	}
+}

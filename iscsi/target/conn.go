@@ -1,0 +1,443 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/sirupsen/logrus"
+)
+
+// Times and bounds of a connection; those that Config does not set.
+const (
+	// lastPDUTimeout is how long the last PDU before a close may take to leave.
+	lastPDUTimeout = time.Second
+	// logoutTimeout is how long what was queued before a Logout Response may take to leave.
+	logoutTimeout = 10 * time.Second
+	// lingerTime is how long an initiator that has logged out may take to close: it does so at once,
+	// and if we did it first, an unread PDU of it could make TCP drop the Logout Response.
+	lingerTime = time.Second
+	// reinstateTimeout is how long a login waits for the commands of the session that it replaces.
+	reinstateTimeout = 15 * time.Second
+	// dataTimeout is how long an initiator may take to deliver the data of one write.
+	dataTimeout = 60 * time.Second
+	// discoveryIdle is how long a discovery session may do nothing. It must not be pinged (RFC 7145, 6.3
+	// and ISER.md 2.6).
+	discoveryIdle = 60 * time.Second
+	// stallTimeout is how long queued PDUs may make no way at all before the peer counts as dead.
+	stallTimeout = 2 * time.Minute
+	// idlePoll is how often a connection that only waits for its last PDU to leave looks again: no
+	// event tells of that.
+	idlePoll = 5 * time.Millisecond
+	// housekeeping is how often deadlines of single tasks are looked at.
+	housekeeping = time.Second
+	// loginEvents and sessionEvents are how many events a round takes, before and after login.
+	loginEvents   = 4
+	sessionEvents = 64
+	// maxControls bounds the PDUs other than SCSI Responses that have been queued and not left. A peer
+	// that asks for more without reading is closed.
+	maxControls = 2 * sessionEvents
+)
+
+type connState uint8
+
+const (
+	connLogin connState = iota
+	// connReinstating: the login waits for an older session of the same name to end.
+	connReinstating
+	connFull
+	// connLeaving: nothing is taken any more, and it closes when what is queued has left.
+	connLeaving
+	// connLoggedOut: as connLeaving, but then it lingers.
+	connLoggedOut
+	// connLingering: logged out; it closes when the peer does.
+	connLingering
+)
+
+// errClosed ends a connection in order: it is not logged as a failure.
+var errClosed = errors.New("closed in order")
+
+// A conn is one connection. Its loop, run, owns everything in it but inbox.
+type conn struct {
+	s      *Server
+	portal *portal
+	dm     iscsi.TargetDatamover
+	traits iscsi.Traits
+	log    logrus.FieldLogger
+	inbox  inbox
+
+	state  connState
+	now    time.Time // of this round
+	since  time.Time // of the present state
+	active time.Time // of the last event
+	err    error     // why the loop shall end
+	dead   bool      // the datamover said so
+	events []iscsi.Event
+	seq    iscsi.Sequence
+	told   iscsi.CmdSN // MaxCmdSN as last sent
+	bhs    [iscsi.BHSSize]byte
+	text   [2 + senseMax]byte
+
+	login  login
+	answer loginAnswer // while reinstating
+	ses    *session    // nil until login has ended
+	cid    uint16
+
+	controls     []iscsi.Transfer
+	freeControls []int32
+	logoutTag    uint32 // of the Logout Response's control
+	greeted      bool   // the first full-feature PDU has come: unsolicited PDUs may be sent
+	ping         uint32 // TTT of the ping outstanding, or 0
+	pinged       time.Time
+	lastPing     uint32
+	checked      time.Time // of the last housekeeping
+	draining     bool      // the server goes down
+	drainSince   time.Time
+}
+
+func newConn(s *Server, p *portal, dm iscsi.TargetDatamover) *conn {
+	c := &conn{s: s, portal: p, dm: dm, traits: dm.Traits(), log: s.log}
+	c.inbox.bell = make(chan struct{}, 1)
+	c.events = make([]iscsi.Event, loginEvents)
+	c.login = login{traits: c.traits, tag: p.config.Tag, find: s.find, live: s.hasTSIH}
+	return c
+}
+
+// run is the connection's loop. A panic in it is contained: this connection ends, others go on.
+func (c *conn) run() {
+	defer c.s.wg.Done()
+	c.now = time.Now()
+	c.since, c.active = c.now, c.now
+	c.guard(func() {
+		for c.err == nil {
+			c.round()
+		}
+	})
+	c.guard(c.teardown)
+	c.s.forget(c)
+}
+
+func (c *conn) guard(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.err = fmt.Errorf("panic: %v", p)
+			c.log.WithField("err", c.err).Errorf("internal error, connection closed; please report:\n%s", debug.Stack())
+		}
+	}()
+	f()
+}
+
+// round takes all that has happened, decides, and sends what came of it.
+func (c *conn) round() {
+	n, err := c.dm.Wait(c.events, c.deadline())
+	c.now = time.Now()
+	if n > 0 {
+		c.active = c.now
+	}
+	for _, it := range c.inbox.take() {
+		c.item(it)
+	}
+	for i := range n {
+		c.event(&c.events[i])
+	}
+	if err != nil {
+		c.lost(err)
+		return
+	}
+	c.timers()
+	c.announce()
+	if err := c.dm.Flush(); err != nil {
+		c.lost(err)
+	}
+}
+
+func (c *conn) lost(err error) {
+	c.dead = true
+	c.fail(fmt.Errorf("connection: %w", err))
+}
+
+// fail ends the loop after this round. The first reason counts.
+func (c *conn) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+func (c *conn) item(it item) {
+	switch it.kind {
+	case itemExecuted:
+		c.executed(it.task)
+	case itemGranted:
+		c.granted(it.task)
+	case itemClose:
+		c.fail(it.err)
+	case itemRetry:
+		if c.state == connReinstating {
+			c.enter()
+		}
+	case itemShutdown:
+		c.shutdown()
+	case itemAbort:
+		it.set.op = it.op
+		c.abort(it.set)
+	case itemQuiet:
+		c.finishTMF(it.op)
+	}
+}
+
+func (c *conn) event(ev *iscsi.Event) {
+	switch ev.Kind {
+	case iscsi.EventPDU:
+		if c.err == nil {
+			c.pdu(ev)
+		}
+	case iscsi.EventGot:
+		c.got(c.taskOf(ev.Transfer))
+	case iscsi.EventReleased:
+		c.released(ev.Transfer)
+	}
+}
+
+// pdu handles a PDU by the state of the connection.
+func (c *conn) pdu(ev *iscsi.Event) {
+	if ev.DigestError && c.state <= connFull {
+		// Without error recovery (ErrorRecoveryLevel 0) a digest error costs the session (RFC 7143, 7.1.5).
+		c.fail(errors.New("data digest error"))
+		return
+	}
+	switch c.state {
+	case connLogin:
+		c.loginPDU(ev)
+	case connReinstating:
+		c.fail(fmt.Errorf("%v while its login waits for an answer", iscsi.OpcodeOf(ev.BHS)))
+	case connFull:
+		c.greeted = true
+		c.request(ev)
+	default: // after logout, or before a close: ignored
+	}
+}
+
+// deadline is when the loop must run even if nothing happens.
+func (c *conn) deadline() time.Time {
+	d := c.idleDeadline()
+	if c.draining && c.state == connFull {
+		d = earlier(d, later(c.drainSince.Add(shutdownGrace), c.now.Add(idlePoll)))
+	}
+	if c.ses != nil && c.ses.timed() {
+		d = earlier(d, c.checked.Add(housekeeping))
+	}
+	return d
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// idleDeadline is when the state of the connection as a whole changes by itself; zero: never.
+func (c *conn) idleDeadline() time.Time {
+	switch c.state {
+	case connLogin:
+		return c.since.Add(c.s.c.LoginTimeout)
+	case connReinstating:
+		return c.since.Add(reinstateTimeout)
+	case connLeaving:
+		return earlier(c.since.Add(lastPDUTimeout), c.now.Add(idlePoll))
+	case connLoggedOut:
+		return c.since.Add(logoutTimeout)
+	case connLingering:
+		return c.since.Add(lingerTime)
+	}
+	switch {
+	case c.ses.discovery:
+		return c.active.Add(discoveryIdle)
+	case c.s.c.PingInterval < 0 || !c.greeted:
+		return time.Time{}
+	case c.ping != 0:
+		return later(c.pinged, c.active).Add(c.s.c.PingTimeout)
+	case !c.dm.Idle():
+		return c.active.Add(max(stallTimeout, c.s.c.PingInterval))
+	}
+	return c.active.Add(c.s.c.PingInterval)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// timers does what is due.
+func (c *conn) timers() {
+	if c.err != nil {
+		return
+	}
+	if c.state == connLeaving && c.dm.Idle() {
+		c.fail(errClosed)
+		return
+	}
+	if d := c.idleDeadline(); !d.IsZero() && !c.now.Before(d) {
+		c.idle()
+	}
+	if c.draining && c.state == connFull {
+		c.drain()
+	}
+	if c.ses != nil && c.now.Sub(c.checked) >= housekeeping && c.ses.timed() {
+		c.checked = c.now
+		c.overdue()
+	}
+}
+
+// idle acts on idleDeadline.
+func (c *conn) idle() {
+	switch c.state {
+	case connLogin:
+		c.fail(fmt.Errorf("no login within %v", c.s.c.LoginTimeout))
+	case connReinstating:
+		c.refuse(refusal(iscsi.LoginServiceUnavail, "commands of the session to be replaced still run after %v", reinstateTimeout))
+	case connLeaving:
+		if c.now.Sub(c.since) >= lastPDUTimeout {
+			c.fail(errClosed)
+		}
+	case connLoggedOut, connLingering:
+		c.fail(errClosed)
+	case connFull:
+		switch {
+		case c.ses.discovery:
+			c.fail(fmt.Errorf("discovery session idle for %v", discoveryIdle))
+		case c.ping != 0:
+			c.fail(fmt.Errorf("no answer to a ping within %v", c.s.c.PingTimeout))
+		case !c.dm.Idle():
+			c.fail(fmt.Errorf("peer takes no data for %v", c.now.Sub(c.active)))
+		default:
+			c.sendPing()
+		}
+	}
+}
+
+// enterState notes a change of the connection's state.
+func (c *conn) enterState(s connState) {
+	c.state, c.since = s, c.now
+}
+
+// taskOf is the task of a transfer that the datamover has named.
+func (c *conn) taskOf(x *iscsi.Transfer) *task {
+	if c.ses == nil || int(x.Tag) >= len(c.ses.tasks.tasks) || &c.ses.tasks.tasks[x.Tag].transfer != x {
+		panic(fmt.Sprintf("target: the datamover names a transfer %d that is none", x.Tag))
+	}
+	return &c.ses.tasks.tasks[x.Tag]
+}
+
+// reply queues a PDU that is no SCSI Response. bhs is c.bhs.
+func (c *conn) reply(data []byte) (tag uint32) {
+	c.told = c.seq.MaxCmdSN
+	if len(c.freeControls) == 0 {
+		c.fail(fmt.Errorf("peer does not read: %d answers wait", len(c.controls)))
+		return iscsi.ReservedTag
+	}
+	i := c.freeControls[len(c.freeControls)-1]
+	c.freeControls = c.freeControls[:len(c.freeControls)-1]
+	x := &c.controls[i]
+	*x = iscsi.Transfer{Tag: controlTag + uint32(i), ITT: iscsi.ITTOf(&c.bhs)}
+	c.dm.Respond(x, &c.bhs, data)
+	return x.Tag
+}
+
+// controlTag is where the tags of transfers that are no tasks begin.
+const controlTag = 1 << 16
+
+func (c *conn) openControls() {
+	c.controls = make([]iscsi.Transfer, maxControls)
+	for i := range c.controls {
+		c.freeControls = append(c.freeControls, int32(i))
+	}
+}
+
+// released takes back what the datamover uses no more.
+func (c *conn) released(x *iscsi.Transfer) {
+	if x.Tag >= controlTag {
+		c.freeControls = append(c.freeControls, int32(x.Tag-controlTag))
+		if x.Tag == c.logoutTag && c.state == connLoggedOut {
+			c.enterState(connLingering)
+		}
+		return
+	}
+	t := c.taskOf(x)
+	if t.state == taskAborting {
+		c.endTask(t)
+		return
+	}
+	c.taskLeft(t)
+}
+
+// nextStatSN numbers a PDU that carries status (RFC 7143, 4.2.2.2).
+func (c *conn) nextStatSN() iscsi.StatSN {
+	sn := c.seq.StatSN
+	c.seq.StatSN++
+	return sn
+}
+
+// announce tells the initiator of slots that have opened if no PDU of this round does.
+func (c *conn) announce() {
+	if c.ses == nil || !c.ses.win.late {
+		return
+	}
+	c.ses.win.late = false
+	if c.told == c.seq.MaxCmdSN || !c.greeted || c.ses.discovery || c.state != connFull || c.err != nil {
+		return
+	}
+	c.sendNOPIn(iscsi.ReservedTag, iscsi.ReservedTag, 0, nil)
+}
+
+// teardown ends the connection and everything of it. It returns when nothing of it is left: a store that
+// still works for it holds it up, and with it a login that reinstates the session.
+func (c *conn) teardown() {
+	c.report()
+	if !c.dead {
+		_ = c.dm.Flush() // answers to earlier PDUs may still arrive
+	}
+	c.inbox.deafen()
+	_ = c.dm.Close()
+	if c.ses != nil {
+		c.endSession()
+	}
+	for _, it := range c.inbox.shutAndTake() {
+		if it.kind == itemAbort {
+			it.op.quiet()
+		}
+	}
+}
+
+// report logs why the connection has ended: one line, unless the initiator has logged out, which has
+// been logged.
+func (c *conn) report() {
+	clean := errors.Is(c.err, errClosed)
+	if c.ses == nil {
+		if !clean && c.s.quiet.allow(time.Now()) {
+			c.log.WithFields(logrus.Fields{"initiator": c.peer(), "err": c.err}).Info("connection closed before login")
+		}
+		return
+	}
+	switch {
+	case clean:
+	case c.ses.discovery && errors.Is(c.err, io.EOF):
+	case errors.Is(c.err, errShutdown), errors.Is(c.err, errTargetRemoved), errors.Is(c.err, errReinstated):
+		c.log.WithField("err", c.err).Info("session closed")
+	default:
+		c.log.WithField("err", c.err).Warn("session failed")
+	}
+}
+
+// peer names who has not said a name yet.
+func (c *conn) peer() string {
+	if c.login.initiator != "" {
+		return string(c.login.initiator)
+	}
+	return c.dm.RemoteAddr().String()
+}

@@ -1,0 +1,76 @@
+package target
+
+import (
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+)
+
+// nopOut takes a NOP-Out: a ping, or the answer to ours (RFC 7143, 11.18). A ping is answered at once,
+// whatever stores do.
+func (c *conn) nopOut(ev *iscsi.Event, windowed bool) {
+	var nop iscsi.NOPOut
+	if err := nop.Parse(ev.BHS); err != nil {
+		c.fail(err)
+		return
+	}
+	c.openSlot(windowed)
+	if nop.TTT == c.ping && c.ping != 0 {
+		c.ping = 0
+	}
+	if nop.ITT == iscsi.ReservedTag {
+		return
+	}
+	data := ev.Data[:min(len(ev.Data), c.maxData())]
+	c.sendNOPIn(nop.ITT, iscsi.ReservedTag, c.nextStatSN(), data)
+}
+
+// sendPing asks the initiator for a sign of life. The PDU carries the next StatSN without using it up
+// (RFC 7143, 11.19).
+func (c *conn) sendPing() {
+	c.lastPing++
+	if c.lastPing == iscsi.ReservedTag {
+		c.lastPing = 1
+	}
+	c.ping, c.pinged = c.lastPing, c.now
+	c.sendNOPIn(iscsi.ReservedTag, c.ping, c.seq.StatSN, nil)
+}
+
+func (c *conn) sendNOPIn(itt, ttt uint32, sn iscsi.StatSN, data []byte) {
+	r := iscsi.NOPIn{
+		ITT:        itt,
+		TTT:        ttt,
+		DataLength: uint32(len(data)),
+		StatSN:     sn,
+		ExpCmdSN:   c.seq.ExpCmdSN,
+		MaxCmdSN:   c.seq.MaxCmdSN,
+	}
+	r.Put(&c.bhs)
+	c.reply(data)
+}
+
+// maxData is the longest data segment, in bytes, of a PDU to the initiator that is not Data-In.
+func (c *conn) maxData() int {
+	n := int(c.ses.params.MaxSendData)
+	if c.ses.discovery {
+		n = min(n, c.traits.MaxLoginData)
+	}
+	return n
+}
+
+// sendAsyncLogout asks the initiator to log out (RFC 7143, 11.9, event 1) within shutdownGrace. Not every
+// initiator has room for a PDU that it does not expect, before its first request (ISER.md 2.7).
+func (c *conn) sendAsyncLogout() {
+	if c.ses.discovery || !c.greeted || c.state != connFull {
+		return
+	}
+	r := iscsi.Async{
+		Event:      iscsi.AsyncLogoutReq,
+		Parameter3: uint16((shutdownGrace + time.Second - 1) / time.Second),
+		StatSN:     c.nextStatSN(),
+		ExpCmdSN:   c.seq.ExpCmdSN,
+		MaxCmdSN:   c.seq.MaxCmdSN,
+	}
+	r.Put(&c.bhs)
+	c.reply(nil)
+}

@@ -1,0 +1,170 @@
+package target
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/scsi"
+)
+
+const (
+	// maxSending is how many bytes of read data a session may have queued in the datamover. More waits
+	// here: what is queued leaves in order, and the answer to a ping must not stand behind many
+	// megabytes (field report RC-08).
+	maxSending = 2 << 20
+	// senseMax is the longest sense data sent, bytes: what scsi makes.
+	senseMax = scsi.MaxSense
+)
+
+// A taskQueue is tasks in order, linked by task.next.
+type taskQueue struct{ head, tail *task }
+
+func (q *taskQueue) push(t *task) {
+	t.next = nil
+	if q.tail == nil {
+		q.head = t
+	} else {
+		q.tail.next = t
+	}
+	q.tail = t
+}
+
+func (q *taskQueue) pop() *task {
+	t := q.head
+	if q.head = t.next; q.head == nil {
+		q.tail = nil
+	}
+	t.next = nil
+	return t
+}
+
+// remove takes t out, which must be in it.
+func (q *taskQueue) remove(t *task) {
+	prev := (*task)(nil)
+	for p := q.head; p != t; p = p.next {
+		prev = p
+	}
+	if prev == nil {
+		q.head = t.next
+	} else {
+		prev.next = t.next
+	}
+	if q.tail == t {
+		q.tail = prev
+	}
+	t.next = nil
+}
+
+// answerTask sends the data and the response of a task that has been executed.
+func (c *conn) answerTask(t *task) {
+	if t.scsi.InData == 0 {
+		c.respond(t)
+		return
+	}
+	t.state = taskReady
+	c.ses.ready.push(t)
+	c.sendReady()
+}
+
+// sendReady sends read data as far as there is room.
+func (c *conn) sendReady() {
+	ses := c.ses
+	for t := ses.ready.head; t != nil; t = ses.ready.head {
+		n := int(t.scsi.InData)
+		if ses.sending > 0 && ses.sending+n > maxSending {
+			return
+		}
+		ses.ready.pop()
+		t.sent = n
+		ses.sending += n
+		ses.readBytes.Add(uint64(n))
+		t.sub = appendPrefix(t.sub[:0], t.scsi.In, n)
+		c.dm.PutData(&t.transfer, t.sub, 0)
+		c.respond(t)
+	}
+}
+
+// respond queues a task's SCSI Response. From here on its ITT is free, and its slot of the window open.
+func (c *conn) respond(t *task) {
+	ses, s := c.ses, &t.scsi
+	r := iscsi.SCSIResponse{
+		Status:    uint8(s.Status),
+		Overflow:  s.Overflow,
+		Underflow: s.Underflow,
+		Residual:  s.Residual,
+		ITT:       t.transfer.ITT,
+	}
+	sense := s.Sense()
+	if t.refused {
+		r.Status, r.Overflow, r.Residual, r.Underflow = uint8(scsi.CheckCondition), false, s.EDTL, s.EDTL > 0
+		sense = t.sense[:]
+	}
+	var data []byte
+	if r.Status == uint8(scsi.CheckCondition) && len(sense) > 0 {
+		binary.BigEndian.PutUint16(c.text[:], uint16(len(sense)))
+		data = c.text[:2+copy(c.text[2:], sense)]
+	}
+	if r.Status == uint8(scsi.Good) {
+		ses.writtenBytes.Add(uint64(s.OutLen))
+	} else {
+		ses.errors.Add(1)
+	}
+	if t.sent == 0 {
+		c.releaseMemory(t)
+	}
+	t.state = taskResponding
+	ses.tasks.forget(t)
+	if t.windowed {
+		ses.win.respond()
+	}
+	r.DataLength = uint32(len(data))
+	r.StatSN, r.ExpCmdSN, r.MaxCmdSN = c.nextStatSN(), c.seq.ExpCmdSN, c.seq.MaxCmdSN
+	c.told = r.MaxCmdSN
+	r.Put(&c.bhs)
+	c.dm.Respond(&t.transfer, &c.bhs, data)
+}
+
+// taskLeft ends a task whose response has left.
+func (c *conn) taskLeft(t *task) {
+	if t.state != taskResponding {
+		panic(fmt.Sprintf("target: the datamover released task %08x in state %d", t.transfer.ITT, t.state))
+	}
+	c.ses.sending -= t.sent
+	c.freeTask(t)
+	if t.windowed {
+		c.ses.win.left()
+	}
+	c.sendReady()
+}
+
+// endTask ends a task without a response.
+func (c *conn) endTask(t *task) {
+	c.ses.tasks.forget(t)
+	c.freeTask(t)
+	c.openSlot(t.windowed)
+	c.checkAborts()
+}
+
+func (c *conn) freeTask(t *task) {
+	c.releaseMemory(t)
+	c.ses.tasks.put(t)
+}
+
+// releaseMemory gives back what a task holds of the pool, of the session and of the store.
+func (c *conn) releaseMemory(t *task) {
+	c.abandon(t)
+	if t.scsi.Mapped {
+		t.device.Release(&t.scsi)
+	}
+	t.scsi.In, t.scsi.Out, t.scsi.Mapped = nil, nil, false
+	if t.piece != nil {
+		c.ses.mem.put(t.piece)
+		t.piece = nil
+	}
+	if len(t.bufs) > 0 {
+		c.s.c.Pool.Put(t.bufs)
+		t.bufs = t.bufs[:0]
+	}
+	t.data = t.data[:0]
+}

@@ -1,0 +1,152 @@
+package target
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+)
+
+// claim enters ses in the table of sessions and gives it a TSIH. If an older session has its key, that
+// one is told to end, and wait is true: the connection of ses gets itemRetry when it has.
+func (s *Server) claim(ses *session) (wait bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := ses.target
+	switch {
+	case s.closing:
+		return false, refusal(iscsi.LoginServiceUnavail, "the server shuts down")
+	case t != nil && s.targets[t.c.Name] != t:
+		return false, refusal(iscsi.LoginNotFound, "target %s was removed", t.c.Name)
+	}
+	if t != nil {
+		if old := s.byKey[ses.key]; old != nil {
+			old.waiters = append(old.waiters, ses.c)
+			old.c.post(item{kind: itemClose, err: errReinstated})
+			return true, nil
+		}
+	}
+	if len(s.sessions) >= s.c.MaxSessions {
+		return false, refusal(iscsi.LoginOutOfResources, "%d sessions already", len(s.sessions))
+	}
+	for {
+		s.lastTSIH++ // 0 means "no session yet" (RFC 7143, 11.12.6)
+		if _, used := s.sessions[s.lastTSIH]; s.lastTSIH != 0 && !used {
+			break
+		}
+	}
+	ses.tsih = s.lastTSIH
+	s.sessions[ses.tsih] = ses
+	if t != nil {
+		s.byKey[ses.key] = ses
+	}
+	return false, nil
+}
+
+// release takes a session of which nothing is left out of the table.
+func (s *Server) release(ses *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, ses.tsih)
+	if s.byKey[ses.key] == ses {
+		delete(s.byKey, ses.key)
+	}
+	for _, c := range ses.waiters {
+		c.post(item{kind: itemRetry})
+	}
+	s.changed.Broadcast()
+}
+
+func (s *Server) hasTSIH(tsih uint16) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[tsih] != nil
+}
+
+// sessionsOf lists the live sessions of a target.
+func (s *Server) sessionsOf(t *Target) []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessionsOfLocked(t)
+}
+
+func (s *Server) sessionsOfLocked(t *Target) []*session {
+	var list []*session
+	for _, ses := range s.sessions {
+		if ses.target == t {
+			list = append(list, ses)
+		}
+	}
+	return list
+}
+
+// admit takes up a connection that has not logged in. When there are MaxLogins of them the oldest has to
+// go: honest logins take milliseconds, and silent peers must not keep them out (LG-05 of the field
+// reports). It returns false if the server shuts down.
+func (s *Server) admit(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	for len(s.logins) >= s.c.MaxLogins {
+		s.logins[0].post(item{kind: itemClose, err: errCrowdedOut})
+		s.logins = slices.Delete(s.logins, 0, 1)
+	}
+	s.logins = append(s.logins, c)
+	s.conns[c] = struct{}{}
+	s.wg.Add(1)
+	return true
+}
+
+// entered notes that c is no pre-login connection any more.
+func (s *Server) entered(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetLoginLocked(c)
+}
+
+func (s *Server) forgetLoginLocked(c *conn) {
+	if i := slices.Index(s.logins, c); i >= 0 {
+		s.logins = slices.Delete(s.logins, i, i+1)
+	}
+}
+
+// forget drops a connection that has ended.
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetLoginLocked(c)
+	delete(s.conns, c)
+	for _, ses := range s.sessions {
+		ses.waiters = slices.DeleteFunc(ses.waiters, func(w *conn) bool { return w == c })
+	}
+	s.changed.Broadcast()
+}
+
+// A limiter lets a few events through and then one a second: for log lines that any peer can cause.
+type limiter struct {
+	mu    sync.Mutex
+	left  int
+	since time.Time
+}
+
+const (
+	limiterBurst    = 20
+	limiterInterval = time.Second
+)
+
+func (l *limiter) allow(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := int(now.Sub(l.since) / limiterInterval); n > 0 {
+		l.left = min(limiterBurst, l.left+n)
+		l.since = now
+	}
+	if l.left == 0 {
+		return false
+	}
+	l.left--
+	return true
+}

@@ -1,0 +1,355 @@
+package target
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// taskManagementTimeout is how long a function waits for tasks that a store holds; then the answer is
+	// "rejected", because "complete" would not be true. Linux gives a logical unit reset 30 s.
+	taskManagementTimeout = 25 * time.Second
+	// maxTMF bounds the functions that wait in a session; further ones are rejected.
+	maxTMF = 16
+)
+
+// A tmfOp is a task management function that waits until all that it ends is quiet: nothing of it
+// will touch the store or the initiator's memory any more, and no response of it is still to be queued.
+// It may reach into other sessions of the target; the last one to be quiet tells the asking connection.
+type tmfOp struct {
+	c        *conn // asked, and will be answered
+	request  iscsi.TMFRequest
+	windowed bool
+	since    time.Time
+	pending  atomic.Int32 // sessions that are not quiet
+	over     atomic.Bool  // answered, or never to be
+}
+
+// quiet notes that one session is quiet.
+func (op *tmfOp) quiet() {
+	if op.pending.Add(-1) == 0 {
+		op.c.post(item{kind: itemQuiet, op: op})
+	}
+}
+
+// An abortSet says which tasks of a session end.
+type abortSet struct {
+	op     *tmfOp
+	only   uint64 // serial of one task; 0: all that follows
+	byLUN  bool
+	lun    iscsi.LUN
+	serial uint64 // the last task received before
+}
+
+func (a *abortSet) has(t *task) bool {
+	switch {
+	case a.only != 0:
+		return t.serial == a.only
+	case t.serial > a.serial:
+		return false
+	}
+	return !a.byLUN || sameLUN(t.transfer.LUN, a.lun)
+}
+
+// sameLUN reports whether two LUNs name one unit, though perhaps in different forms.
+func sameLUN(a, b iscsi.LUN) bool {
+	n, ok := a.Number()
+	m, ok2 := b.Number()
+	return a == b || ok && ok2 && n == m
+}
+
+// taskManagement takes a Task Management Function Request (RFC 7143, 11.5).
+func (c *conn) taskManagement(ev *iscsi.Event, windowed bool) {
+	op := &tmfOp{c: c, windowed: windowed, since: c.now}
+	if err := op.request.Parse(ev.BHS); err != nil {
+		c.fail(err)
+		return
+	}
+	op.pending.Store(1)
+	if len(c.ses.tmfs) >= maxTMF {
+		c.answerTMF(op, iscsi.TMRejected)
+		return
+	}
+	switch f := op.request.Function; f {
+	case iscsi.TMAbortTask:
+		c.abortOne(op)
+	case iscsi.TMAbortTaskSet, iscsi.TMClearTaskSet, iscsi.TMLogicalUnitReset:
+		n, ok := op.request.LUN.Number()
+		if !ok || c.ses.target.c.Device.LU(n) == nil {
+			c.answerTMF(op, iscsi.TMNoLUN)
+			return
+		}
+		c.abortMany(op, abortSet{byLUN: true, lun: op.request.LUN}, f != iscsi.TMAbortTaskSet)
+	case iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset:
+		c.abortMany(op, abortSet{}, true)
+	case iscsi.TMTaskReassign: // needs ErrorRecoveryLevel 2
+		c.answerTMF(op, iscsi.TMReassignNotSupp)
+	default:
+		c.answerTMF(op, iscsi.TMNotSupported)
+	}
+}
+
+// abortOne is ABORT TASK. A task that is not here may be one whose command is still to come: its CmdSN is
+// then taken as received, and the command dropped if it comes (RFC 7143, 11.5.5).
+func (c *conn) abortOne(op *tmfOp) {
+	if t := c.ses.tasks.find(op.request.RefITT); t != nil {
+		c.ses.tmfs = append(c.ses.tmfs, op)
+		c.abort(abortSet{op: op, only: t.serial})
+		return
+	}
+	if sn := op.request.RefCmdSN; sn.Before(op.request.CmdSN) && c.skip(sn) {
+		c.answerTMF(op, iscsi.TMComplete)
+		c.deliverHeld()
+		return
+	}
+	c.answerTMF(op, iscsi.TMNoTask)
+}
+
+// skip takes a CmdSN in the window that has not had its turn as received.
+func (c *conn) skip(sn iscsi.CmdSN) bool {
+	p, ok := c.ses.win.skip(sn)
+	if p != nil {
+		c.ses.held -= p.size()
+	}
+	return ok
+}
+
+// abortMany ends a set of tasks, in all sessions of the target if others is set.
+func (c *conn) abortMany(op *tmfOp, set abortSet, others bool) {
+	c.ses.tmfs = append(c.ses.tmfs, op)
+	if others {
+		for _, ses := range c.s.sessionsOf(c.ses.target) {
+			if ses == c.ses {
+				continue
+			}
+			op.pending.Add(1)
+			if !ses.c.post(item{kind: itemAbort, op: op, set: set}) {
+				op.quiet()
+			}
+		}
+	}
+	set.op = op
+	c.abort(set)
+	c.deliverHeld()
+}
+
+// abort ends the tasks of a set in this session, and tells set.op once they are quiet.
+func (c *conn) abort(set abortSet) {
+	ses := c.ses
+	if ses == nil {
+		set.op.quiet()
+		return
+	}
+	set.serial = ses.tasks.serial
+	if set.only == 0 {
+		c.abortHeld(&set)
+	}
+	for i := range ses.tasks.tasks {
+		if t := &ses.tasks.tasks[i]; t.state != taskFree && set.has(t) {
+			c.abortTask(t)
+		}
+	}
+	ses.aborts = append(ses.aborts, set)
+	c.checkAborts()
+}
+
+// abortHeld drops the commands of a set that wait for their turn.
+func (c *conn) abortHeld(set *abortSet) {
+	w := &c.ses.win
+	for sn := c.seq.ExpCmdSN; c.ses.held > 0 && !sn.After(c.seq.MaxCmdSN); sn++ {
+		s := w.at(sn)
+		if s.state != slotHeld || iscsi.OpcodeOf(&s.pdu.bhs) != iscsi.OpSCSICommand {
+			continue
+		}
+		var cmd iscsi.SCSICommand
+		if cmd.Parse(&s.pdu.bhs) != nil || set.byLUN && !sameLUN(cmd.LUN, set.lun) {
+			continue
+		}
+		if !cmd.Final {
+			c.dropData(cmd.ITT)
+		}
+		c.skip(sn)
+	}
+}
+
+// abortTask ends a task without a response, now or as soon as whoever has it lets go. A response that is
+// queued goes out before the one of the function, which is as it should be.
+func (c *conn) abortTask(t *task) {
+	if t.aborted {
+		return
+	}
+	switch t.state {
+	case taskResponding:
+		return
+	case taskCollecting:
+		c.dropData(t.transfer.ITT)
+	case taskWaiting:
+		if !c.s.c.Pool.Cancel(&t.wait) {
+			t.aborted = true // served already: granted will end it
+			return
+		}
+	case taskFetching:
+		t.aborted = true
+		t.state = taskAborting
+		c.dm.Abort(&t.transfer)
+		return
+	case taskRunning:
+		if !c.recall(t) {
+			t.aborted = true // executed will end it
+			return
+		}
+	case taskReady:
+		c.ses.ready.remove(t)
+	}
+	t.aborted = true
+	c.endTask(t)
+}
+
+// recall takes a task back that no worker has begun.
+func (c *conn) recall(t *task) bool {
+	if !c.s.workers.cancel(t) {
+		return false
+	}
+	c.ses.running--
+	t.prepared = true
+	return true
+}
+
+// checkAborts looks which sets have become quiet.
+func (c *conn) checkAborts() {
+	ses := c.ses
+	kept := ses.aborts[:0]
+	for i := range ses.aborts {
+		set := ses.aborts[i]
+		switch {
+		case set.op.over.Load(): // answered for lack of time
+		case c.busy(&set):
+			kept = append(kept, set)
+		default:
+			set.op.quiet()
+		}
+	}
+	clear(ses.aborts[len(kept):])
+	ses.aborts = kept
+}
+
+func (c *conn) busy(set *abortSet) bool {
+	for i := range c.ses.tasks.tasks {
+		if t := &c.ses.tasks.tasks[i]; t.state != taskFree && t.aborted && set.has(t) {
+			return true
+		}
+	}
+	return false
+}
+
+// finishTMF answers a function whose tasks are quiet everywhere.
+func (c *conn) finishTMF(op *tmfOp) {
+	if op.over.Load() || c.state != connFull {
+		return
+	}
+	device := c.ses.target.c.Device
+	switch op.request.Function {
+	case iscsi.TMLogicalUnitReset:
+		device.ResetLU(uint64(op.request.LUN), c.ses.nexus)
+	case iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset:
+		device.Reset(c.ses.nexus)
+	}
+	c.answerTMF(op, iscsi.TMComplete)
+	if op.request.Function == iscsi.TMTargetColdReset {
+		for _, ses := range c.s.sessionsOf(c.ses.target) {
+			if ses != c.ses {
+				ses.c.post(item{kind: itemClose, err: errColdReset})
+			}
+		}
+		c.log.WithField("err", errColdReset).Info("session closed")
+		c.enterState(connLeaving)
+	}
+}
+
+// answerTMF queues the response (RFC 7143, 11.6).
+func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
+	op.over.Store(true)
+	for i, p := range c.ses.tmfs {
+		if p == op {
+			c.ses.tmfs = append(c.ses.tmfs[:i], c.ses.tmfs[i+1:]...)
+			break
+		}
+	}
+	c.openSlot(op.windowed)
+	r := iscsi.TMFResponse{
+		Response: response,
+		ITT:      op.request.ITT,
+		StatSN:   c.nextStatSN(),
+		ExpCmdSN: c.seq.ExpCmdSN,
+		MaxCmdSN: c.seq.MaxCmdSN,
+	}
+	r.Put(&c.bhs)
+	c.reply(nil)
+	c.log.WithFields(logrus.Fields{"lun": op.request.LUN, "itt": op.request.RefITT}).
+		Infof("%v: %v", op.request.Function, response)
+}
+
+// overdue looks at the deadlines of single tasks and functions.
+func (c *conn) overdue() {
+	ses := c.ses
+	for i := range ses.tasks.tasks {
+		t := &ses.tasks.tasks[i]
+		if (t.state == taskFetching || t.state == taskCollecting) && c.now.Sub(t.since) > dataTimeout {
+			c.log.WithFields(logrus.Fields{"lun": t.transfer.LUN, "itt": t.transfer.ITT}).Warnf("no write data for %v", dataTimeout)
+			c.fail(errNoData)
+			return
+		}
+	}
+	for len(ses.tmfs) > 0 && c.now.Sub(ses.tmfs[0].since) > taskManagementTimeout {
+		c.logStuck(ses.tmfs[0])
+		c.answerTMF(ses.tmfs[0], iscsi.TMRejected)
+		c.checkAborts()
+	}
+}
+
+// logStuck names the tasks that a function waits for in vain.
+func (c *conn) logStuck(op *tmfOp) {
+	var tags []uint32
+	for _, set := range c.ses.aborts {
+		for i := range c.ses.tasks.tasks {
+			if t := &c.ses.tasks.tasks[i]; set.op == op && t.state != taskFree && t.aborted && set.has(t) {
+				tags = append(tags, t.transfer.ITT)
+			}
+		}
+	}
+	c.log.WithFields(logrus.Fields{"lun": op.request.LUN, "itt": tags}).
+		Warnf("%v waits for a store that does not answer", op.request.Function)
+}
+
+// dropData notes that Data-Out of a task that is gone is to be ignored: it was on its way already. The
+// ring holds as many as the window; what is pushed out is an error again when it comes.
+func (c *conn) dropData(itt uint32) {
+	ses := c.ses
+	ses.dropped[ses.nextDrop] = itt
+	ses.nextDrop = (ses.nextDrop + 1) % len(ses.dropped)
+	ses.dropping = true
+}
+
+// undrop makes an ITT usable for a new command.
+func (c *conn) undrop(itt uint32) {
+	if !c.ses.dropping {
+		return
+	}
+	for i, d := range c.ses.dropped {
+		if d == itt {
+			c.ses.dropped[i] = iscsi.ReservedTag
+		}
+	}
+}
+
+func (c *conn) isDropped(itt uint32) bool {
+	for _, d := range c.ses.dropped {
+		if d == itt && itt != iscsi.ReservedTag {
+			return true
+		}
+	}
+	return false
+}

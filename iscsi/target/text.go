@@ -1,0 +1,192 @@
+package target
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/sirupsen/logrus"
+)
+
+// maxRequestText bounds the text, in bytes, that an initiator sends in one exchange.
+const maxRequestText = 64 << 10
+
+// A textExchange is one negotiation sequence in full-feature phase (RFC 7143, 11.10). A session has one at
+// a time.
+type textExchange struct {
+	open     bool
+	itt, ttt uint32
+	in       []byte // of requests with the C bit so far
+	out      []byte // answer that has not been sent
+}
+
+// textRequest takes a Text Request.
+func (c *conn) textRequest(ev *iscsi.Event, windowed bool) {
+	var req iscsi.TextRequest
+	if err := req.Parse(ev.BHS); err != nil {
+		c.fail(err)
+		return
+	}
+	c.openSlot(windowed)
+	x := &c.ses.exchange
+	if req.TTT == iscsi.ReservedTag { // a new exchange ends the old one
+		*x = textExchange{open: true, itt: req.ITT, ttt: x.ttt + 1}
+		if x.ttt == iscsi.ReservedTag {
+			x.ttt = 0
+		}
+	}
+	if err := c.takeText(&req, ev.Data); err != nil {
+		*x = textExchange{ttt: x.ttt}
+		c.reject(err, ev.BHS)
+		return
+	}
+	c.sendText(&req)
+}
+
+// takeText adds a request's text to the exchange, and answers when it is whole.
+func (c *conn) takeText(req *iscsi.TextRequest, data []byte) *iscsi.RejectError {
+	x := &c.ses.exchange
+	bad := func(format string, args ...any) *iscsi.RejectError {
+		return &iscsi.RejectError{Reason: iscsi.RejectProtocolError, What: "Text Request: " + fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case req.ITT == iscsi.ReservedTag:
+		return bad("reserved task tag")
+	case !x.open, req.TTT != iscsi.ReservedTag && req.TTT != x.ttt, req.ITT != x.itt:
+		return bad("no exchange %08x with task tag %08x", req.TTT, req.ITT)
+	case req.Final && req.Continue:
+		return bad("both F and C are set")
+	case len(x.out) > 0:
+		if len(data) > 0 {
+			return bad("text in the middle of our answer")
+		}
+		return nil
+	case len(x.in)+len(data) > maxRequestText:
+		return bad("more than %d bytes", maxRequestText)
+	}
+	x.in = append(x.in, data...)
+	if req.Continue {
+		return nil
+	}
+	kvs, err := iscsi.ParseText(x.in)
+	if err != nil {
+		return bad("%v", err)
+	}
+	x.in = nil
+	for _, kv := range kvs {
+		if kv.Key == "SendTargets" {
+			x.out = c.sendTargets(x.out, kv.Value)
+			continue
+		}
+		x.out = iscsi.AppendText(x.out, iscsi.KeyValue{Key: kv.Key, Value: "NotUnderstood"})
+	}
+	return nil
+}
+
+// sendText answers a request with the next part of the answer. Parts end anywhere, also within a pair
+// (RFC 7143, 6.2); all but the last have C set and a TTT to ask for the next with.
+func (c *conn) sendText(req *iscsi.TextRequest) {
+	x := &c.ses.exchange
+	r := iscsi.TextResponse{ITT: req.ITT, TTT: x.ttt}
+	var part []byte
+	if limit := c.maxData(); len(x.out) > limit {
+		part, x.out = x.out[:limit], x.out[limit:]
+		r.Continue = true
+	} else {
+		part, x.out = x.out, nil
+		if r.Final = req.Final; r.Final {
+			r.TTT = iscsi.ReservedTag
+			*x = textExchange{ttt: x.ttt}
+		}
+	}
+	r.DataLength = uint32(len(part))
+	r.StatSN, r.ExpCmdSN, r.MaxCmdSN = c.nextStatSN(), c.seq.ExpCmdSN, c.seq.MaxCmdSN
+	r.Put(&c.bhs)
+	c.reply(part)
+}
+
+// reject sends a Reject (RFC 7143, 11.17) with the header of what it refuses.
+func (c *conn) reject(err *iscsi.RejectError, bhs *[iscsi.BHSSize]byte) {
+	c.ses.rejects.Add(1)
+	c.log.WithFields(logrus.Fields{"itt": iscsi.ITTOf(bhs), "err": err}).Warn("PDU rejected")
+	r := iscsi.Reject{
+		Reason:     err.Reason,
+		DataLength: iscsi.BHSSize,
+		StatSN:     c.nextStatSN(),
+		ExpCmdSN:   c.seq.ExpCmdSN,
+		MaxCmdSN:   c.seq.MaxCmdSN,
+	}
+	r.Put(&c.bhs)
+	c.reply(bhs[:])
+}
+
+// sendTargets appends the answer to SendTargets (RFC 7143, appendix C). All is for discovery sessions,
+// and nothing at all means the session's own target; what does not apply gets an empty list.
+func (c *conn) sendTargets(b []byte, value string) []byte {
+	var list []*Target
+	switch own := c.ses.target; {
+	case own != nil:
+		if name, err := iscsi.ParseName(value); value == "" || err == nil && name == own.c.Name {
+			list = []*Target{own}
+		}
+	case value == "All":
+		list = c.s.Targets()
+	default:
+		if name, err := iscsi.ParseName(value); err == nil {
+			if t := c.s.find(name); t != nil {
+				list = []*Target{t}
+			}
+		}
+	}
+	addresses := c.s.addresses(c)
+	for _, t := range list {
+		if !t.allows(c.ses.initiator) { // what cannot be logged in to is not shown
+			continue
+		}
+		b = iscsi.AppendText(b, iscsi.KeyValue{Key: "TargetName", Value: string(t.c.Name)})
+		for _, a := range addresses {
+			b = iscsi.AppendText(b, iscsi.KeyValue{Key: "TargetAddress", Value: a})
+		}
+	}
+	return b
+}
+
+// addresses lists the portals that the peer of c can use: those of its transport, as "address:port,tag".
+// A portal that listens on any address is shown with the one that the peer has connected to.
+func (s *Server) addresses(c *conn) []string {
+	here, _ := addrPort(c.dm.LocalAddr().String())
+	var list []string
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.portals {
+		if p.listener.Transport() != c.traits.Name {
+			continue
+		}
+		text := p.listener.Addr().String()
+		a, ok := addrPort(text)
+		switch {
+		case p.config.Advertise.IsValid():
+			text = p.config.Advertise.String()
+		case ok && a.Addr().IsUnspecified() && here.IsValid():
+			text = netip.AddrPortFrom(here.Addr(), a.Port()).String()
+		case ok:
+			text = a.String()
+		}
+		text = fmt.Sprintf("%s,%d", text, p.config.Tag)
+		if !slices.Contains(list, text) {
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
+// addrPort reads an address without what only this host understands: an IPv6 zone, or IPv4 in IPv6's clothes.
+func addrPort(s string) (netip.AddrPort, bool) {
+	a, err := netip.ParseAddrPort(strings.TrimSpace(s))
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port()), true
+}

@@ -1,0 +1,199 @@
+package target
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync"
+)
+
+// workers runs commands on stores that may block. They are shared by all sessions and fair to logical
+// units: each unit may always have one command running, whatever the others do, and none more than half
+// of limit. So a unit that hangs delays no other unit. At most limit goroutines run, plus one for each
+// unit that found all of them busy.
+//
+// What waits here is bounded by the sessions' command windows.
+type workers struct {
+	limit int
+
+	mu      sync.Mutex
+	work    sync.Cond
+	running int // commands being executed
+	total   int // goroutines
+	idle    int // of them, waiting for work
+	asked   int // wake-ups that no goroutine has answered yet
+	// waiting is the sentinel of a ring of the units that have commands waiting, in turn.
+	waiting luQueue
+	closed  bool
+	wg      sync.WaitGroup
+}
+
+// A luQueue is a logical unit's commands that wait for a worker.
+type luQueue struct {
+	head, tail *task
+	running    int
+	starting   bool // a goroutine was started on its account and has not taken a command yet
+	// Ring of units with commands; next is nil outside it.
+	prev, next *luQueue
+}
+
+func newWorkers(limit int) *workers {
+	w := &workers{limit: limit}
+	w.work.L = &w.mu
+	w.waiting.prev, w.waiting.next = &w.waiting, &w.waiting
+	return w
+}
+
+// submit queues t, which q's unit shall execute. The result comes into t.c's inbox.
+func (w *workers) submit(q *luQueue, t *task) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.queue, t.next = q, nil
+	if q.tail == nil {
+		q.head = t
+	} else {
+		q.tail.next = t
+	}
+	q.tail = t
+	if q.next == nil {
+		w.enterLocked(q)
+	}
+	switch {
+	case !w.mayRunLocked(q):
+	case w.idle > w.asked:
+		w.asked++
+		w.work.Signal()
+	case w.total < w.limit || q.running == 0 && !q.starting:
+		q.starting = true
+		w.total++
+		w.wg.Add(1)
+		go w.loop()
+	}
+}
+
+func (w *workers) mayRunLocked(q *luQueue) bool {
+	return q.running == 0 || w.running < w.limit && q.running < (w.limit+1)/2
+}
+
+// enterLocked puts q at the end of the ring.
+func (w *workers) enterLocked(q *luQueue) {
+	r := &w.waiting
+	q.prev, q.next = r.prev, r
+	r.prev.next, r.prev = q, q
+}
+
+// pickLocked takes the next command to run, or nil. Units that have none running go first: for each of
+// them there is a goroutine on its way here, and it must not be used up by others.
+func (w *workers) pickLocked() *task {
+	var pick *luQueue
+	for q := w.waiting.next; q != &w.waiting; q = q.next {
+		if q.running == 0 {
+			pick = q
+			break
+		}
+		if pick == nil && w.mayRunLocked(q) {
+			pick = q
+		}
+	}
+	if pick == nil {
+		return nil
+	}
+	t := pick.pop()
+	pick.unlink()
+	if pick.head != nil {
+		w.enterLocked(pick)
+	}
+	pick.running++
+	pick.starting = false
+	w.running++
+	return t
+}
+
+// loop executes commands until there are none and enough goroutines wait for more.
+func (w *workers) loop() {
+	defer w.wg.Done()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		if t := w.pickLocked(); t != nil {
+			q := t.queue
+			t.queue = nil
+			w.mu.Unlock()
+			t.executeBlocking()
+			w.mu.Lock()
+			q.running--
+			w.running--
+			continue
+		}
+		if w.closed || w.idle >= w.limit {
+			w.total--
+			return
+		}
+		w.idle++
+		w.work.Wait()
+		w.idle--
+		w.asked = max(0, w.asked-1)
+	}
+}
+
+// executeBlocking executes t and reports to its connection. A panic is contained to that connection.
+func (t *task) executeBlocking() {
+	defer func() {
+		if p := recover(); p != nil {
+			t.panicked = fmt.Errorf("panic while executing: %v\n%s", p, debug.Stack())
+		}
+		t.c.post(item{kind: itemExecuted, task: t})
+	}()
+	t.device.Execute(&t.scsi)
+}
+
+// cancel takes t out of its queue; false means that it is being executed or has been.
+func (w *workers) cancel(t *task) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	q := t.queue
+	if q == nil {
+		return false
+	}
+	for p, prev := q.head, (*task)(nil); p != nil; prev, p = p, p.next {
+		if p != t {
+			continue
+		}
+		if prev == nil {
+			q.head = t.next
+		} else {
+			prev.next = t.next
+		}
+		if q.tail == t {
+			q.tail = prev
+		}
+		if q.head == nil {
+			q.unlink()
+		}
+		t.queue, t.next = nil, nil
+		return true
+	}
+	panic("target: a task is not in the queue that it names")
+}
+
+func (q *luQueue) pop() *task {
+	t := q.head
+	if q.head = t.next; q.head == nil {
+		q.tail = nil
+	}
+	t.next = nil
+	return t
+}
+
+func (q *luQueue) unlink() {
+	q.prev.next, q.next.prev = q.next, q.prev
+	q.prev, q.next = nil, nil
+}
+
+// close ends the goroutines. Nothing may be queued any more.
+func (w *workers) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.work.Broadcast()
+	w.mu.Unlock()
+	w.wg.Wait()
+}
