@@ -106,12 +106,13 @@ func TestFileIsLocked(t *testing.T) {
 	s := open(t, "file", opts)
 	for _, o := range []backstore.Options{opts, reader} {
 		_, err := backstore.Open("file", o)
-		require.ErrorContains(t, err, "in use by another store or process")
+		require.ErrorIs(t, err, backstore.ErrInUse)
+		require.ErrorContains(t, err, "file store "+opts["path"]+": in use by another store or process; end that one")
 	}
 	require.NoError(t, s.Close())
 	a, b := open(t, "file", reader), open(t, "file", reader)
 	_, err := backstore.Open("file", opts)
-	require.ErrorContains(t, err, "in use by another store or process", "readers keep a writer out")
+	require.ErrorIs(t, err, backstore.ErrInUse, "readers keep a writer out")
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 	require.NoError(t, open(t, "file", opts).Close())

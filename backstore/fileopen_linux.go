@@ -107,7 +107,7 @@ func (f *fileStore) lock(readOnly bool) error {
 	}
 	err := retryInterrupted(func(fd int) error { return unix.Flock(fd, how|unix.LOCK_NB) }, f.fd)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("in use by another store or process; end that one, or open it readonly=yes everywhere: %w", err)
+		return fmt.Errorf("%w; end that one, or open it readonly=yes everywhere", ErrInUse)
 	}
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)

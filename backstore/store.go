@@ -11,6 +11,7 @@ var (
 	ErrReadOnly = errors.New("store is read-only")
 	ErrNoSpace  = errors.New("no space left in the store")
 	ErrRange    = errors.New("beyond the end of the store")
+	ErrInUse    = errors.New("in use by another store or process") // from Open
 )
 
 // MinBlock is the unit of every store's size, in bytes.

@@ -218,7 +218,7 @@ func TestMistakes(t *testing.T) {
 		target("alias: " + strings.Repeat("x", 256)):                                "alias: 256 bytes; at most 255",
 		target("auth: {user: x}"):                                                   "auth: unknown key; there are alias, luns, allow",
 		small + "limits: {buffers: 64 MB}\n":                                        `limits/buffers: "64 MB" is not a size`,
-		small + "limits: {buffers: 2MiB}\n":                                         "limits/max_transfer: 4194304 bytes do not fit in limits.buffers, which is 2097152",
+		small + "limits: {buffers: 6MiB}\n":                                         "limits/max_transfer: 4194304 bytes do not fit in half of limits.buffers, which is 6291456",
 		small + "limits: {commands_per_session: 129}":                               "commands_per_session: 129 is not between 1 and 128",
 		small + "limits: &x {sessions: 3}\n":                                        "limits: want keys and values, and not an anchor, alias or tag",
 		"version: !!int 1":                                                          "anchor, alias or tag",

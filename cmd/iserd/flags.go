@@ -1,0 +1,141 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/conf"
+	"github.com/goiser/goiser/iscsi"
+	"github.com/spf13/cobra"
+)
+
+// Names and sizes of what is served without a configuration file.
+const (
+	defaultRAM = "1GiB"
+	namePrefix = "iqn.2026-01.local.iserd:" // the type of the store follows
+)
+
+// flags are the root command's.
+type flags struct {
+	config, ram, file         string
+	listen, provider, log     string
+	iqn                       string
+	initialR2T, immediateData string
+	insecure                  bool
+}
+
+func (f *flags) register(root *cobra.Command) {
+	fs := root.Flags()
+	fs.StringVar(&f.config, "config", "", "serve what this `FILE` describes")
+	fs.StringVar(&f.ram, "ram", "", "serve a RAM disk of this `SIZE` (default "+defaultRAM+" without --config or --file)")
+	fs.StringVar(&f.file, "file", "", "serve a file, `PATH[:SIZE]`; with SIZE it is created or grows")
+	fs.StringVar(&f.listen, "listen", "", "`ADDR[:PORT]` to listen on, in place of the file's portals (default 127.0.0.1:3260)")
+	fs.StringVar(&f.provider, "provider", "", "auto (iSER where an RDMA device has the address), verbs (iSER or an error) or tcp; in place of the file's")
+	fs.StringVar(&f.log, "log", "info", "log `LEVEL`: error, warning, info or debug")
+	fs.StringVar(&f.iqn, "iqn", "", "`NAME` of the target (default "+namePrefix+"ram or "+namePrefix+"file)")
+	fs.StringVar(&f.initialR2T, "initial-r2t", "", "answer InitialR2T=`yes|no` (default no over iSER, yes over TCP)")
+	fs.StringVar(&f.immediateData, "immediate-data", "", "answer ImmediateData=`yes|no` (default yes)")
+	fs.BoolVar(&f.insecure, "insecure", false, "listen on addresses that other hosts reach although there is no authentication")
+	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
+	for _, name := range []string{"iqn", "initial-r2t", "immediate-data"} {
+		root.MarkFlagsMutuallyExclusive("config", name)
+	}
+}
+
+// configuration is what the flags, and the file they name, ask for.
+func (f *flags) configuration() (*conf.Config, error) {
+	var c *conf.Config
+	var err error
+	if f.config != "" {
+		c, err = conf.Load(f.config)
+	} else {
+		c, err = f.quick()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f.listen != "" {
+		listen, err := conf.ParseAddress(f.listen)
+		if err != nil {
+			return nil, usagef("--listen: %w", err)
+		}
+		c.Portals = []conf.Portal{{Listen: listen, Provider: conf.ProviderAuto}}
+	}
+	if f.provider != "" {
+		for i := range c.Portals {
+			c.Portals[i].Provider = f.provider
+		}
+	}
+	c.Insecure = c.Insecure || f.insecure
+	if err := c.Check(); err != nil {
+		return nil, usagef("%w", err) // what a file says has been checked: this is the flags' fault
+	}
+	return c, nil
+}
+
+// quick is one target with one disk.
+func (f *flags) quick() (*conf.Config, error) {
+	store := conf.Backstore{Name: "ram", Type: "ram", Options: backstore.Options{"size": defaultRAM}}
+	switch {
+	case f.ram != "":
+		store.Options["size"] = f.ram
+	case f.file != "":
+		store = conf.Backstore{Name: "file", Type: "file", Options: fileOptions(f.file)}
+	}
+	t := conf.Target{
+		Name:      iscsi.Name(namePrefix + store.Type),
+		LUNs:      []conf.LUN{{Number: 0, Store: store.Name, BlockSize: conf.DefaultBlockSize}},
+		Negotiate: iscsi.DefaultConfig(),
+	}
+	if f.iqn != "" {
+		name, err := iscsi.ParseName(f.iqn)
+		if err != nil {
+			return nil, usagef("--iqn: %w", err)
+		}
+		t.Name = name
+	}
+	if err := f.negotiate(&t.Negotiate); err != nil {
+		return nil, err
+	}
+	c := conf.Default()
+	c.Backstores, c.Targets = []conf.Backstore{store}, []conf.Target{t}
+	return c, nil
+}
+
+func (f *flags) negotiate(n *iscsi.Config) error {
+	if f.initialR2T != "" {
+		v, err := yesNo("--initial-r2t", f.initialR2T)
+		if err != nil {
+			return err
+		}
+		n.InitialR2T = &v
+	}
+	if f.immediateData != "" {
+		v, err := yesNo("--immediate-data", f.immediateData)
+		if err != nil {
+			return err
+		}
+		n.ImmediateData = v
+	}
+	return nil
+}
+
+func yesNo(flag, s string) (bool, error) {
+	switch s {
+	case "yes", "true":
+		return true, nil
+	case "no", "false":
+		return false, nil
+	}
+	return false, usagef("%s %q: want yes or no", flag, s)
+}
+
+// fileOptions reads PATH[:SIZE]. What follows the last colon is a size only if it can be read as one.
+func fileOptions(s string) backstore.Options {
+	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		if _, err := backstore.ParseSize(s[i+1:]); err == nil {
+			return backstore.Options{"path": s[:i], "size": s[i+1:]}
+		}
+	}
+	return backstore.Options{"path": s}
+}
