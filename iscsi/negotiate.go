@@ -243,22 +243,38 @@ func (n *Negotiation) Result() (Params, error) {
 	if n.traits.RDMA && !n.discovery && n.value(keyRDMAExtensions) == 0 {
 		return Params{}, &LoginError{Status: LoginMissingParameter, Reason: keyRDMAExtensions + "=Yes was not negotiated"}
 	}
+	return n.params(n.value), nil
+}
+
+// Proposed is what would be in force if the peer took all that we have offered: what an initiator makes
+// room for before it knows the answers (InitiatorDatamover.Prepare).
+func (n *Negotiation) Proposed() Params {
+	return n.params(func(key string) uint32 {
+		i := rowOf(key, &n.traits)
+		if r, st := &keyTable[i], &n.keys[i]; st.offered && !st.decided && r.takes == nil {
+			return r.ours(n)
+		}
+		return n.value(key)
+	})
+}
+
+func (n *Negotiation) params(value func(key string) uint32) Params {
 	p := Params{Discovery: n.discovery}
 	for i := range keyTable {
 		if r := &keyTable[i]; r.set != nil {
-			r.set(&p, n.valueOf(r, &n.keys[i]))
+			r.set(&p, value(r.name))
 		}
 	}
 	p.FirstBurstLength = min(p.FirstBurstLength, p.MaxBurstLength) // RFC 7143, 13.14
-	p.MaxSendData, p.MaxRecvData = n.dataLengths()
-	return p, nil
+	p.MaxSendData, p.MaxRecvData = n.dataLengths(value)
+	return p
 }
 
 // dataLengths are the bounds of data segments from us and to us.
-func (n *Negotiation) dataLengths() (send, recv uint32) {
+func (n *Negotiation) dataLengths(value func(key string) uint32) (send, recv uint32) {
 	switch {
 	case n.traits.RDMA && !n.discovery:
-		send, recv = n.value(keyTargetRecvDSL), n.value(keyInitiatorRecvDSL)
+		send, recv = value(keyTargetRecvDSL), value(keyInitiatorRecvDSL)
 		if n.role == Target {
 			send, recv = recv, send
 		}
@@ -282,19 +298,17 @@ func (n *Negotiation) dataLengths() (send, recv uint32) {
 
 func (n *Negotiation) state(key string) *keyState { return &n.keys[rowOf(key, &n.traits)] }
 
+// value is what is in force for a key.
 func (n *Negotiation) value(key string) uint32 {
 	i := rowOf(key, &n.traits)
-	return n.valueOf(&keyTable[i], &n.keys[i])
-}
-
-func (n *Negotiation) valueOf(r *keyRow, st *keyState) uint32 {
-	switch {
+	switch r, st := &keyTable[i], &n.keys[i]; {
 	case st.decided:
 		return st.number
 	case st.offered && r.kind != kindList && r.kind != kindDeclare:
 		return r.combine(r.def, r.ours(n))
+	default:
+		return r.def
 	}
-	return r.def
 }
 
 // digests is a preference list for this transport.

@@ -2,78 +2,233 @@ package initiator
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"sync"
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
 	"github.com/sirupsen/logrus"
 )
 
-// A Transport opens connections of one kind, for example iscsi/tcp's or iser's.
-type Transport interface {
-	// Name is the URL scheme's transport: "tcp" or "iser".
-	Name() string
-	// Dial connects to host:port, ready for the login phase.
-	Dial(ctx context.Context, address string) (iscsi.InitiatorDatamover, error)
-}
+// eventBatch is how many events the loop takes in one round.
+const eventBatch = 64
 
-// Options are how a session is opened. The zero value will do.
-type Options struct {
-	// InitiatorName is ours; empty makes one from the host name.
-	InitiatorName string
-	// ISID; zero makes a random one (RFC 7143, 11.12.5, type 10b).
-	ISID iscsi.ISID
-	// Negotiate is what we offer; nil takes iscsi.DefaultConfig.
-	Negotiate *iscsi.Config
-	// LoginTimeout bounds connecting and logging in; 0 means 15 s.
-	LoginTimeout time.Duration
-	// CommandTimeout is when a command without answer is aborted; 0 means 30 s.
-	CommandTimeout time.Duration
-	// PingInterval is the idle time before a NOP-Out; 0 means 10 s, negative never.
-	PingInterval time.Duration
-	// QueueDepth bounds commands outstanding, within the target's window; 0 means 64.
-	QueueDepth int
-	// Log gets one line an event; nil discards.
-	Log logrus.FieldLogger
-}
-
-// A TargetRecord is one answer of discovery (SendTargets).
-type TargetRecord struct {
-	Name      string   `json:"name"`
-	Addresses []string `json:"addresses"` // "ip:port,tag"
-}
-
-// Discover asks the portal at address for its targets.
-func Discover(ctx context.Context, tr Transport, address string, o Options) ([]TargetRecord, error) {
-	panic("not written")
-}
+var errClosed = fmt.Errorf("session closed: %w", net.ErrClosed)
 
 // A Session is a logged-in normal session with one connection. Its methods may be called from many
 // goroutines.
-type Session struct{}
+type Session struct {
+	dm     iscsi.InitiatorDatamover
+	core   *core // the loop's
+	params iscsi.Params
+	log    logrus.FieldLogger
+	target string
 
-// Open logs in to target at address.
-func Open(ctx context.Context, tr Transport, address, target string, o Options) (*Session, error) {
-	panic("not written")
+	mail       mailbox
+	tasks      chan struct{} // a token for each command that may be outstanding
+	management chan struct{} // and for each other request
+
+	done chan struct{}
+	err  error // set before done is closed
+
+	closeOnce sync.Once
+}
+
+// start runs a session on a connection that has reached full-feature phase.
+func start(dm iscsi.InitiatorDatamover, l *login, o *Options, target string) (*Session, error) {
+	s := &Session{
+		dm: dm, params: l.params, target: target,
+		tasks:      make(chan struct{}, o.QueueDepth),
+		management: make(chan struct{}, maxManagement),
+		done:       make(chan struct{}),
+	}
+	s.log = o.Log.WithFields(logrus.Fields{"session": fmt.Sprintf("%04x", l.tsih), "target": target})
+	s.core = newCore(dm, s.log, o.QueueDepth, timing{o.CommandTimeout, max(o.PingInterval, 0)})
+	s.core.seq, s.core.cmdSN, s.core.heard = l.seq, l.cmdSN, time.Now()
+	if err := dm.Enable(&s.params, &s.core.seq); err != nil {
+		return nil, fmt.Errorf("enter full-feature phase: %w", err)
+	}
+	s.log.WithField("initiator", o.InitiatorName).Info("logged in")
+	go s.run()
+	return s, nil
+}
+
+// run is the loop: the only goroutine that touches the datamover and the core.
+func (s *Session) run() {
+	defer close(s.done)
+	c := s.core
+	events := make([]iscsi.Event, eventBatch)
+	for c.err == nil {
+		n, err := s.dm.Wait(events, c.deadline())
+		now := time.Now()
+		for i := 0; i < n && c.err == nil; i++ {
+			c.event(now, &events[i])
+		}
+		if err != nil {
+			c.fail(err)
+		}
+		s.work(now)
+	}
+	s.err = c.err
+	if c.leaving != nil {
+		s.err = c.leaving // then it does not matter how the target has ended it
+	}
+	if !errors.Is(s.err, net.ErrClosed) {
+		s.err = fmt.Errorf("session with %s: %w", s.target, s.err)
+		s.log.WithField("err", s.err).Warn("session lost")
+	} else {
+		s.log.Info("logged out")
+	}
+	if err := s.dm.Close(); err != nil {
+		s.log.WithField("err", err).Warn("connection did not close in order")
+	}
+	c.end(s.err)
+	for _, l := range s.mail.close(s.err) {
+		if !l.r.ended {
+			c.finish(l.r, s.err)
+		}
+	}
+	s.tell()
+}
+
+// work is the part of a round behind its events.
+func (s *Session) work(now time.Time) {
+	c := s.core
+	if c.err == nil {
+		for _, l := range s.mail.take() {
+			c.submit(now, l)
+		}
+		c.tick(now)
+	}
+	if c.err == nil {
+		c.pump(now)
+		if err := s.dm.Flush(); err != nil {
+			c.fail(err)
+		}
+	}
+	s.tell()
+}
+
+// tell wakes the callers whose requests are finished, and gives back the tokens of freed slots.
+func (s *Session) tell() {
+	c := s.core
+	for i, r := range c.finished {
+		c.finished[i] = nil
+		r.done <- struct{}{}
+	}
+	c.finished = c.finished[:0]
+	for ; c.taskFreed > 0; c.taskFreed-- {
+		<-s.tasks
+	}
+	for ; c.managementFreed > 0; c.managementFreed-- {
+		<-s.management
+	}
+}
+
+// post hands a letter to the loop.
+func (s *Session) post(l letter) error {
+	wake, err := s.mail.put(l)
+	if wake {
+		s.dm.Wake()
+	}
+	return err
+}
+
+// begin waits for a token and posts r. If it fails r is still the caller's.
+func (s *Session) begin(ctx context.Context, r *request, tokens chan struct{}) error {
+	select {
+	case tokens <- struct{}{}:
+	default:
+		select {
+		case tokens <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.done:
+			return s.err
+		}
+	}
+	return s.post(letter{r: r})
+}
+
+// await waits for r's end. If ctx ends first the loop is asked to give r up, which it does at once;
+// cancelled then says that r must not be recycled.
+func (s *Session) await(ctx context.Context, r *request) (cancelled bool) {
+	select {
+	case <-r.done:
+		return false
+	case <-ctx.Done():
+	}
+	// If the loop is gone it has ended r, or is about to.
+	_ = s.post(letter{r, context.Cause(ctx)})
+	<-r.done
+	return true
+}
+
+// ask runs r, which is no command, to its end.
+func (s *Session) ask(ctx context.Context, r *request) (request, error) {
+	if err := s.begin(ctx, r, s.management); err != nil {
+		return request{}, err
+	}
+	cancelled := s.await(ctx, r)
+	out := *r
+	if !cancelled {
+		r.recycle()
+	}
+	return out, out.err
 }
 
 // Params are the negotiated keys.
-func (s *Session) Params() iscsi.Params { panic("not written") }
+func (s *Session) Params() iscsi.Params { return s.params }
 
 // Done is closed when the session is over; Err then says why.
-func (s *Session) Done() <-chan struct{} { panic("not written") }
-func (s *Session) Err() error            { panic("not written") }
+func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Close logs out and closes the connection. It returns when all goroutines have ended.
-func (s *Session) Close() error { panic("not written") }
+// Err says why the session is over: it wraps net.ErrClosed after Close, and is nil as long as the session
+// lives.
+func (s *Session) Err() error {
+	select {
+	case <-s.done:
+		return s.err
+	default:
+		return nil
+	}
+}
 
-// A Command is one SCSI command with its buffers. At most one of In and Out is set.
+// Close logs out and closes the connection. It returns when all goroutines have ended. Commands in
+// progress end with an error that wraps net.ErrClosed. The error is that of a session that was already lost.
+func (s *Session) Close() error {
+	s.closeOnce.Do(func() { _ = s.post(letter{r: &request{kind: requestClose, done: make(chan struct{}, 1)}}) })
+	<-s.done
+	if errors.Is(s.err, net.ErrClosed) {
+		return nil
+	}
+	return s.err
+}
+
+// A Command is one SCSI command with its buffers. At most one of In and Out is set: bidirectional commands
+// are not supported. The expected data transfer length is that of the buffer.
 type Command struct {
 	LUN iscsi.LUN
-	CDB []byte
+	CDB []byte // at most iscsi.MaxCDB bytes
 	In  []byte // room for data from the target
 	Out []byte // data for the target; not changed, not kept after Do returns
-	// EDTL overrides the expected data transfer length, bytes; 0 means the buffer's length.
+	// Attr is the task attribute; the zero value means AttrSimple.
 	Attr iscsi.TaskAttr
+}
+
+func (c *Command) check() error {
+	switch {
+	case len(c.CDB) == 0 || len(c.CDB) > iscsi.MaxCDB:
+		return fmt.Errorf("CDB of %d bytes", len(c.CDB))
+	case len(c.In) > 0 && len(c.Out) > 0:
+		return errors.New("bidirectional commands are not supported")
+	case uint64(len(c.In)) > math.MaxUint32 || uint64(len(c.Out)) > math.MaxUint32:
+		return errors.New("data of 4 GiB or more")
+	}
+	return nil
 }
 
 // A Result is a command's outcome.
@@ -89,51 +244,59 @@ type Result struct {
 // Do runs a command and waits for its end. err is about the session or the context, not about the SCSI
 // status: see Result.Err. If ctx ends first the task is aborted; Do returns at once, and c's buffers are
 // not touched any more.
-func (s *Session) Do(ctx context.Context, c Command) (Result, error) { panic("not written") }
-
-// Err is nil for GOOD and CONDITION MET, else a *StatusError.
-func (r Result) Err() error { panic("not written") }
-
-// A StatusError is a SCSI status other than GOOD, with its sense data in words.
-type StatusError struct {
-	Status         uint8
-	Key, ASC, ASCQ uint8
-	Sense          []byte
+//
+// Other errors: ErrTimeout, ErrAborted, *ProtocolError (this response could not be used),
+// *iscsi.RejectError, and Session.Err of a session that is over.
+func (s *Session) Do(ctx context.Context, c Command) (Result, error) {
+	r, err := s.submit(ctx, c)
+	if err != nil {
+		return Result{}, err
+	}
+	return s.finish(ctx, r)
 }
 
-func (e *StatusError) Error() string { panic("not written") }
+// submit starts a command; finish must follow.
+func (s *Session) submit(ctx context.Context, c Command) (*request, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	r := newRequest(requestCommand)
+	r.cmd = c
+	r.cmd.CDB = append(r.cdb[:0], c.CDB...) // the loop may look at it when the caller has gone
+	if err := s.begin(ctx, r, s.tasks); err != nil {
+		r.recycle()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (s *Session) finish(ctx context.Context, r *request) (Result, error) {
+	cancelled := s.await(ctx, r)
+	res, err := r.result, r.err
+	if !cancelled {
+		r.recycle()
+	}
+	return res, err
+}
 
 // Ping sends a NOP-Out and waits for its answer.
-func (s *Session) Ping(ctx context.Context) (time.Duration, error) { panic("not written") }
+func (s *Session) Ping(ctx context.Context) (time.Duration, error) {
+	r, err := s.ask(ctx, newRequest(requestPing))
+	return r.elapsed, err
+}
 
-// TaskManagement asks for a function on a logical unit.
+// TaskManagement asks for a function on a logical unit (the reset functions: on the target). Functions on
+// single tasks are refused: Do aborts a task when its context ends. Commands that the function has ended
+// return ErrAborted.
 func (s *Session) TaskManagement(ctx context.Context, f iscsi.TMFunction, lun iscsi.LUN) (iscsi.TMResponse, error) {
-	panic("not written")
+	if f == iscsi.TMAbortTask || f == iscsi.TMTaskReassign {
+		return 0, fmt.Errorf("task management: %s is not for callers", f)
+	}
+	r := newRequest(requestTMF)
+	r.function, r.lun = f, lun
+	out, err := s.ask(ctx, r)
+	return out.response, err
 }
-
-// LUNs asks REPORT LUNS.
-func (s *Session) LUNs(ctx context.Context) ([]iscsi.LUN, error) { panic("not written") }
-
-// Inquiry returns standard INQUIRY data, or a VPD page if vpd is true.
-func (s *Session) Inquiry(ctx context.Context, lun iscsi.LUN, vpd bool, page uint8) ([]byte, error) {
-	panic("not written")
-}
-
-// A Disk is one logical unit, ready for I/O.
-type Disk struct{}
-
-// Disk waits for the unit to be ready (unit attentions are taken and logged) and reads its capacity.
-func (s *Session) Disk(ctx context.Context, lun iscsi.LUN) (*Disk, error) { panic("not written") }
-
-// SizeBytes is the capacity, BlockSize the logical block size in bytes.
-func (d *Disk) SizeBytes() int64 { panic("not written") }
-func (d *Disk) BlockSize() int   { panic("not written") }
-func (d *Disk) ReadOnly() bool   { panic("not written") }
-
-// ReadAt and WriteAt move whole blocks: off and len(p) are multiples of BlockSize. Requests longer than
-// the target takes are split and run side by side. Errors are *StatusError or of the session.
-func (d *Disk) ReadAt(ctx context.Context, p []byte, off int64) error  { panic("not written") }
-func (d *Disk) WriteAt(ctx context.Context, p []byte, off int64) error { panic("not written") }
-
-// Flush sends SYNCHRONIZE CACHE for the whole unit.
-func (d *Disk) Flush(ctx context.Context) error { panic("not written") }

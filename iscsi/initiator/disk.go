@@ -1,0 +1,311 @@
+package initiator
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/sirupsen/logrus"
+)
+
+// Bounds of a disk's I/O.
+const (
+	// maxPiece is the longest single READ or WRITE, bytes: stgt closes the connection on more (ISER 9.3).
+	maxPiece = 512 << 10
+	// maxPieces is how many pieces of one call run side by side.
+	maxPieces = 8
+	// maxBlockSize is the largest block size that makes sense, bytes.
+	maxBlockSize = 1 << 24
+
+	maxAttentions = 10 // unit attentions in a row: one for each cause that a target may have stored
+	maxBusy       = 8  // BUSY and TASK SET FULL in a row
+	busyDelay     = 20 * time.Millisecond
+	maxNotReady   = 60 // answers "becoming ready"
+	notReadyDelay = 500 * time.Millisecond
+)
+
+// A Disk is one logical unit, ready for I/O. Its methods may be called from many goroutines.
+type Disk struct {
+	s         *Session
+	lun       iscsi.LUN
+	blocks    uint64
+	blockSize int
+	piece     int // bytes of the longest READ or WRITE
+	readOnly  bool
+}
+
+// Disk waits for the unit to be ready (unit attentions are taken and logged) and reads its capacity.
+func (s *Session) Disk(ctx context.Context, lun iscsi.LUN) (*Disk, error) {
+	d := &Disk{s: s, lun: lun}
+	for _, step := range []struct {
+		what string
+		run  func(context.Context) error
+	}{
+		{"test unit ready", d.ready},
+		{"read capacity", d.readCapacity},
+		{"block limits", d.readLimits},
+		{"mode sense", d.readProtection},
+	} {
+		if err := step.run(ctx); err != nil {
+			return nil, fmt.Errorf("lun %s: %s: %w", lun, step.what, err)
+		}
+	}
+	return d, nil
+}
+
+// SizeBytes is the capacity, bytes.
+func (d *Disk) SizeBytes() int64 { return int64(d.blocks) * int64(d.blockSize) }
+
+// BlockSize is the logical block size, bytes.
+func (d *Disk) BlockSize() int { return d.blockSize }
+
+// ReadOnly reports whether the unit is write protected.
+func (d *Disk) ReadOnly() bool { return d.readOnly }
+
+// ready waits until the unit is ready.
+func (d *Disk) ready(ctx context.Context) error {
+	for tries := 0; ; tries++ {
+		_, err := d.s.attentive(ctx, d.lun, make([]byte, 6), 0) // TEST UNIT READY is all zeroes
+		var st *StatusError
+		becoming := errors.As(err, &st) && st.Key == keyNotReady && st.ASC == 0x04 && st.ASCQ == 0x01
+		if !becoming || tries == maxNotReady {
+			return err
+		}
+		if !pause(ctx, notReadyDelay) {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// readCapacity asks READ CAPACITY (16), or (10) of units that do not know it.
+func (d *Disk) readCapacity(ctx context.Context) error {
+	cdb := make([]byte, 16)
+	cdb[0], cdb[1], cdb[13] = opServiceActionIn16, actionReadCapacity16, 32
+	b, err := d.s.attentive(ctx, d.lun, cdb, 32)
+	if isIllegalRequest(err) {
+		return d.readCapacity10(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if len(b) < 12 {
+		return violation("READ CAPACITY (16) answered with %d bytes", len(b))
+	}
+	return d.setCapacity(binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]))
+}
+
+func (d *Disk) readCapacity10(ctx context.Context) error {
+	b, err := d.s.attentive(ctx, d.lun, []byte{opReadCapacity10, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 8)
+	if err != nil {
+		return err
+	}
+	if len(b) < 8 {
+		return violation("READ CAPACITY (10) answered with %d bytes", len(b))
+	}
+	return d.setCapacity(uint64(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:]))
+}
+
+func (d *Disk) setCapacity(last uint64, blockSize uint32) error {
+	if blockSize == 0 || blockSize > maxBlockSize || last >= (1<<63-1)/uint64(blockSize) {
+		return violation("a capacity of %d+1 blocks of %d bytes", last, blockSize)
+	}
+	d.blocks, d.blockSize = last+1, int(blockSize)
+	d.piece = max(maxPiece/d.blockSize, 1) * d.blockSize
+	return nil
+}
+
+// readLimits heeds MAXIMUM TRANSFER LENGTH (SBC-3, 6.5.3). Units without the page have none.
+func (d *Disk) readLimits(ctx context.Context) error {
+	b, err := d.s.Inquiry(ctx, d.lun, true, pageBlockLimit)
+	var st *StatusError
+	switch {
+	case errors.As(err, &st):
+		return nil
+	case err != nil:
+		return err
+	}
+	if len(b) >= 12 {
+		if most := binary.BigEndian.Uint32(b[8:]); most != 0 && uint64(most) < uint64(d.piece/d.blockSize) {
+			d.piece = int(most) * d.blockSize
+		}
+	}
+	return nil
+}
+
+// readProtection reads the WP bit (SPC-4, 7.5.6; SBC-3, 6.4.1). A unit without mode pages can be written.
+func (d *Disk) readProtection(ctx context.Context) error {
+	b, err := d.s.attentive(ctx, d.lun, []byte{opModeSense6, 0, 0x3f, 0, 4, 0}, 4)
+	var st *StatusError
+	switch {
+	case errors.As(err, &st):
+		return nil
+	case err != nil:
+		return err
+	}
+	d.readOnly = len(b) >= 3 && b[2]&0x80 != 0
+	return nil
+}
+
+func isIllegalRequest(err error) bool {
+	var st *StatusError
+	return errors.As(err, &st) && st.Key == keyIllegalRequest
+}
+
+// attentive is query, again after each unit attention and, slower, after each BUSY, up to a bound: such
+// commands were not executed (SAM-5, 5.3.1 and 5.14).
+func (s *Session) attentive(ctx context.Context, lun iscsi.LUN, cdb []byte, room int) ([]byte, error) {
+	var again retry
+	for {
+		b, err := s.query(ctx, lun, cdb, room)
+		if !again.after(ctx, s, lun, err) {
+			return b, err
+		}
+	}
+}
+
+// A retry counts the times that a command has been refused without having been executed.
+type retry struct{ attentions, busy int }
+
+// after reports whether a command that ended with err is to be sent again.
+func (r *retry) after(ctx context.Context, s *Session, lun iscsi.LUN, err error) bool {
+	if err == nil {
+		return false
+	}
+	var st *StatusError
+	if !errors.As(err, &st) {
+		return false
+	}
+	switch {
+	case st.Status == statusCheckCondition && st.Key == keyUnitAttention && r.attentions < maxAttentions:
+		r.attentions++
+		s.log.WithFields(logrus.Fields{"lun": lun, "err": err}).Info("unit attention")
+		return true
+	case (st.Status == statusBusy || st.Status == statusTaskSetFull) && r.busy < maxBusy:
+		r.busy++
+		return pause(ctx, busyDelay<<r.busy)
+	}
+	return false
+}
+
+// ReadAt reads whole blocks: off and len(p) are multiples of BlockSize. Requests longer than the target
+// takes are split and run side by side. Errors are *StatusError or of the session.
+func (d *Disk) ReadAt(ctx context.Context, p []byte, off int64) error {
+	return d.transfer(ctx, p, off, false)
+}
+
+// WriteAt writes whole blocks, as ReadAt reads them.
+func (d *Disk) WriteAt(ctx context.Context, p []byte, off int64) error {
+	return d.transfer(ctx, p, off, true)
+}
+
+// A piece is one READ or WRITE of a transfer in flight.
+type piece struct {
+	req *request
+	cdb [16]byte
+	p   []byte
+	off int64
+}
+
+func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) error {
+	if err := d.checkRange(len(p), off); err != nil {
+		return fmt.Errorf("lun %s: %w", d.lun, err)
+	}
+	// The caller's context, not one of our own, ends the pieces: after an error those in flight are waited
+	// for, so that no buffer is in use when we return.
+	var ring [maxPieces]piece
+	var first error
+	started, ended := 0, 0
+	for len(p) > 0 && first == nil || ended < started {
+		if len(p) > 0 && first == nil && started-ended < maxPieces {
+			n := min(len(p), d.piece)
+			q := &ring[started%maxPieces]
+			q.p, q.off = p[:n], off
+			p, off = p[n:], off+int64(n)
+			var err error
+			if q.req, err = d.s.submit(ctx, d.command(q, write)); err != nil {
+				first = d.failed(q, write, err)
+				continue
+			}
+			started++
+			continue
+		}
+		q := &ring[ended%maxPieces]
+		ended++
+		if err := d.endPiece(ctx, q, write); err != nil && first == nil {
+			first = d.failed(q, write, err)
+		}
+	}
+	return first
+}
+
+func (d *Disk) failed(q *piece, write bool, err error) error {
+	what := "read"
+	if write {
+		what = "write"
+	}
+	return fmt.Errorf("lun %s: %s %d bytes at %d: %w", d.lun, what, len(q.p), q.off, err)
+}
+
+func (d *Disk) checkRange(n int, off int64) error {
+	bs := int64(d.blockSize)
+	switch {
+	case off < 0 || off%bs != 0 || int64(n)%bs != 0:
+		return fmt.Errorf("%d bytes at %d are not whole blocks of %d", n, off, bs)
+	case off > d.SizeBytes() || int64(n) > d.SizeBytes()-off:
+		return fmt.Errorf("%d bytes at %d reach beyond the end at %d", n, off, d.SizeBytes())
+	}
+	return nil
+}
+
+func (d *Disk) command(q *piece, write bool) Command {
+	bs := d.blockSize
+	c := Command{LUN: d.lun, CDB: readWriteCDB(&q.cdb, write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))}
+	if write {
+		c.Out = q.p
+	} else {
+		c.In = q.p
+	}
+	return c
+}
+
+// endPiece waits for q's end, and sends it again where that is right.
+func (d *Disk) endPiece(ctx context.Context, q *piece, write bool) error {
+	var again retry
+	for {
+		res, err := d.s.finish(ctx, q.req)
+		if err == nil {
+			err = judge(&res, len(q.p), write)
+		}
+		if !again.after(ctx, d.s, d.lun, err) {
+			return err
+		}
+		if q.req, err = d.s.submit(ctx, d.command(q, write)); err != nil {
+			return err
+		}
+	}
+}
+
+// judge makes an error of every outcome but all n bytes moved.
+func judge(res *Result, n int, write bool) error {
+	switch err := res.Err(); {
+	case err != nil:
+		return err
+	case write && res.Underflow && res.Residual > 0:
+		return fmt.Errorf("%d bytes were not written: %w", res.Residual, io.ErrShortWrite)
+	case !write && res.Received < n:
+		return fmt.Errorf("%d of %d bytes came: %w", res.Received, n, io.ErrUnexpectedEOF)
+	}
+	return nil
+}
+
+// Flush sends SYNCHRONIZE CACHE for the whole unit.
+func (d *Disk) Flush(ctx context.Context) error {
+	if _, err := d.s.attentive(ctx, d.lun, []byte{opSynchronizeCache10, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0); err != nil {
+		return fmt.Errorf("lun %s: synchronize cache: %w", d.lun, err)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/goiser/goiser/iscsi"
+)
+
+// Bounds of a login.
+const (
+	maxLoginRounds = 32       // requests; some targets never have enough (LG-11)
+	maxLoginText   = 64 << 10 // bytes of text from the target in one exchange
+	loginITT       = 1
+)
+
+// A login is the initiator's side of the login phase: the operational stage only. It has no connection and
+// no clock: request says what to send, response takes the answer.
+//
+//	offers ─► [C: more of them] ─► answers ─► granted
+//	                                  └─► round again with what the target has asked for
+type login struct {
+	isid      iscsi.ISID
+	neg       *iscsi.Negotiation
+	discovery bool
+
+	out    []byte // text not yet sent
+	in     []byte // text of the present exchange
+	maxOut int    // bytes of text in one PDU
+	asked  bool   // the last request had T
+	rounds int
+
+	cmdSN  iscsi.CmdSN
+	seq    iscsi.Sequence
+	seen   bool // seq.StatSN is known
+	tsih   uint16
+	params iscsi.Params // when done
+}
+
+// newLogin starts a login; target is empty for discovery.
+func newLogin(o *Options, tr iscsi.Traits, target string) *login {
+	l := &login{isid: o.ISID, discovery: target == "", maxOut: max(tr.MaxLoginData, 512), cmdSN: 1}
+	l.neg = iscsi.NewNegotiation(iscsi.Initiator, tr, *o.Negotiate, l.discovery)
+	kvs := []iscsi.KeyValue{{Key: "InitiatorName", Value: o.InitiatorName}}
+	if l.discovery {
+		kvs = append(kvs, iscsi.KeyValue{Key: "SessionType", Value: "Discovery"})
+	} else {
+		kvs = append(kvs, iscsi.KeyValue{Key: "TargetName", Value: target}, iscsi.KeyValue{Key: "SessionType", Value: "Normal"})
+	}
+	l.out = iscsi.AppendText(nil, append(kvs, l.neg.Offers()...)...)
+	return l
+}
+
+// request makes the next Login Request with its text.
+func (l *login) request(bhs *[iscsi.BHSSize]byte) (text []byte) {
+	text = l.out[:min(len(l.out), l.maxOut)]
+	l.out = l.out[len(text):]
+	req := iscsi.LoginRequest{
+		Continue: len(l.out) > 0, Current: iscsi.StageOperational, Next: iscsi.StageFullFeature,
+		DataLength: uint32(len(text)), ISID: l.isid, ITT: loginITT, CmdSN: l.cmdSN, ExpStatSN: l.seq.StatSN,
+	}
+	// Not while either side's text goes on (RFC 7143, 6.2).
+	l.asked = !req.Continue && len(l.in) == 0
+	req.Transit = l.asked
+	req.Put(bhs)
+	return text
+}
+
+// asksFullFeature reports whether the next request will have T.
+func (l *login) asksFullFeature() bool { return len(l.out) <= l.maxOut && len(l.in) == 0 }
+
+// response takes a PDU from the target; done when the session is in full-feature phase. A refusal by the
+// target is a *iscsi.LoginError.
+func (l *login) response(bhs *[iscsi.BHSSize]byte, text []byte) (done bool, err error) {
+	var rsp iscsi.LoginResponse
+	if err := rsp.Parse(bhs); err != nil {
+		return false, violation("%s instead of a Login Response", iscsi.OpcodeOf(bhs))
+	}
+	if l.rounds++; l.rounds > maxLoginRounds {
+		return false, fmt.Errorf("the target does not grant the login within %d rounds", maxLoginRounds)
+	}
+	if rsp.Status != iscsi.LoginSuccess {
+		return false, refusal(&rsp, text)
+	}
+	if err := l.check(&rsp); err != nil {
+		return false, err
+	}
+	l.number(&rsp)
+	if len(l.in)+len(text) > maxLoginText {
+		return false, violation("more than %d bytes of login text", maxLoginText)
+	}
+	l.in = append(l.in, text...)
+	if rsp.Continue {
+		if len(l.in) == 0 {
+			return false, violation("an empty Login Response that goes on")
+		}
+		return false, nil // an empty request asks for the rest
+	}
+	if len(l.out) > 0 {
+		return false, nil // the target waits for the rest of ours
+	}
+	if err := l.exchange(); err != nil {
+		return false, err
+	}
+	if !rsp.Transit {
+		return false, nil
+	}
+	l.tsih = rsp.TSIH
+	l.params, err = l.neg.Result()
+	return err == nil, err
+}
+
+// check judges the fields of a successful response (RFC 7143, 11.13).
+func (l *login) check(rsp *iscsi.LoginResponse) error {
+	switch {
+	case rsp.ITT != loginITT:
+		return violation("Login Response with ITT %08x", rsp.ITT)
+	case rsp.VersionActive != 0:
+		return violation("protocol version %d", rsp.VersionActive)
+	case rsp.Current != iscsi.StageOperational:
+		return violation("Login Response in stage %d", rsp.Current)
+	case rsp.Transit && rsp.Continue:
+		return violation("Login Response with T and C")
+	case rsp.Transit && rsp.Next != iscsi.StageFullFeature:
+		return violation("the target goes to stage %d", rsp.Next)
+	case rsp.Transit && !l.asked:
+		return violation("the target goes on without being asked")
+	}
+	return nil
+}
+
+// number follows the target's numbers. The window is the one of the last response.
+func (l *login) number(rsp *iscsi.LoginResponse) {
+	if !l.seen || !rsp.StatSN.Before(l.seq.StatSN) {
+		l.seq.StatSN, l.seen = rsp.StatSN.Add(1), true
+	}
+	l.seq.ExpCmdSN, l.seq.MaxCmdSN = rsp.ExpCmdSN, rsp.MaxCmdSN
+	if rsp.MaxCmdSN.Before(rsp.ExpCmdSN - 1) {
+		l.seq.ExpCmdSN, l.seq.MaxCmdSN = l.cmdSN, l.cmdSN // nonsense: a window of one until told better
+	}
+}
+
+// exchange negotiates with the text that has been collected; what has to be answered is sent next.
+func (l *login) exchange() error {
+	kvs, err := iscsi.ParseText(l.in)
+	if err != nil {
+		return fmt.Errorf("login text: %w", err)
+	}
+	l.in = l.in[:0]
+	answers, err := l.neg.Receive(kvs)
+	if err != nil {
+		return err
+	}
+	l.out = iscsi.AppendText(l.out, answers...)
+	return nil
+}
+
+// refusal is the error of a status other than success. A redirection has the new address in its text.
+func refusal(rsp *iscsi.LoginResponse, text []byte) error {
+	e := &iscsi.LoginError{Status: rsp.Status, Reason: "refused by the target"}
+	if !rsp.Status.Redirect() {
+		return e
+	}
+	kvs, err := iscsi.ParseText(text)
+	if err != nil {
+		return errors.Join(e, err)
+	}
+	for _, kv := range kvs {
+		if kv.Key == "TargetAddress" {
+			e.Address, e.Reason = kv.Value, "to "+kv.Value
+		}
+	}
+	return e
+}

@@ -1,0 +1,101 @@
+package initiator
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/sirupsen/logrus"
+)
+
+// A Transport opens connections of one kind, for example iscsi/tcp's or iser's.
+type Transport interface {
+	// Name is the URL scheme's transport: "tcp" or "iser".
+	Name() string
+	// Dial connects to host:port, ready for the login phase.
+	Dial(ctx context.Context, address string) (iscsi.InitiatorDatamover, error)
+}
+
+// Options are how a session is opened. The zero value will do.
+type Options struct {
+	// InitiatorName is ours; empty makes one from the host name.
+	InitiatorName string
+	// ISID; zero makes a random one (RFC 7143, 11.12.5, type 10b).
+	ISID iscsi.ISID
+	// Negotiate is what we offer; nil takes iscsi.DefaultConfig.
+	Negotiate *iscsi.Config
+	// LoginTimeout bounds connecting and logging in; 0 means 15 s.
+	LoginTimeout time.Duration
+	// CommandTimeout is when a command without answer is aborted; 0 means 30 s.
+	CommandTimeout time.Duration
+	// PingInterval is the idle time before a NOP-Out; 0 means 10 s, negative never.
+	PingInterval time.Duration
+	// QueueDepth bounds commands outstanding, within the target's window; 0 means 64, at most 1024.
+	QueueDepth int
+	// Log gets one line an event; nil discards.
+	Log logrus.FieldLogger
+}
+
+const defaultPort = "3260" // RFC 7143, 4.2.7.1
+
+// withDefaults fills in what is zero.
+func (o Options) withDefaults() (Options, error) {
+	if o.InitiatorName == "" {
+		o.InitiatorName = defaultName()
+	}
+	name, err := iscsi.ParseName(o.InitiatorName)
+	if err != nil {
+		return o, fmt.Errorf("initiator name: %w", err)
+	}
+	o.InitiatorName = string(name)
+	if o.ISID == (iscsi.ISID{}) {
+		_, _ = rand.Read(o.ISID[:]) // never fails (crypto/rand)
+		o.ISID[0] = o.ISID[0]&0x3f | 0x80
+	}
+	if o.Negotiate == nil {
+		c := iscsi.DefaultConfig()
+		o.Negotiate = &c
+	}
+	o.LoginTimeout = orElse(o.LoginTimeout, 15*time.Second)
+	o.CommandTimeout = orElse(o.CommandTimeout, 30*time.Second)
+	o.PingInterval = orElse(o.PingInterval, 10*time.Second)
+	o.QueueDepth = orElse(o.QueueDepth, 64)
+	if o.QueueDepth < 0 || o.QueueDepth > maxQueueDepth {
+		return o, fmt.Errorf("queue depth %d, at most %d", o.QueueDepth, maxQueueDepth)
+	}
+	if o.Log == nil {
+		l := logrus.New()
+		l.SetOutput(io.Discard)
+		l.SetLevel(logrus.PanicLevel)
+		o.Log = l
+	}
+	return o, nil
+}
+
+func orElse[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// defaultName makes a name of the host's.
+func defaultName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	host = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(host))
+	return "iqn.2026-01.io.github.goiser:" + host[:min(len(host), 128)]
+}
