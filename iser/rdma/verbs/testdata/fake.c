@@ -14,7 +14,7 @@
 #undef ibv_reg_mr
 
 #define RING 1024
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER, cm_mu = PTHREAD_MUTEX_INITIALIZER;
 
 struct cq {
 	struct ibv_cq v;
@@ -326,10 +326,12 @@ int rdma_create_id(struct rdma_event_channel *ch, struct rdma_cm_id **out, void 
 int rdma_destroy_id(struct rdma_cm_id *v)
 {
 	struct id *i = (struct id *)v;
+	pthread_mutex_lock(&cm_mu);
 	if (listening == v)
 		listening = NULL;
 	if (i->peer)
 		i->peer->peer = NULL;
+	pthread_mutex_unlock(&cm_mu);
 	return 0; // not freed: events on their way still name it
 }
 int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *a)
@@ -404,8 +406,10 @@ int rdma_connect(struct rdma_cm_id *v, struct rdma_conn_param *p)
 {
 	struct id *i = (struct id *)v, *n;
 	log_param("connect", p);
+	pthread_mutex_lock(&cm_mu);
 	if (!listening) {
 		tell(v, NULL, RDMA_CM_EVENT_REJECTED, 8, NULL);
+		pthread_mutex_unlock(&cm_mu);
 		return 0;
 	}
 	rdma_create_id(listening->channel, (struct rdma_cm_id **)&n, listening->context, RDMA_PS_TCP);
@@ -413,37 +417,44 @@ int rdma_connect(struct rdma_cm_id *v, struct rdma_conn_param *p)
 	n->peer = i;
 	i->peer = n;
 	tell(&n->v, listening, RDMA_CM_EVENT_CONNECT_REQUEST, 0, p);
+	pthread_mutex_unlock(&cm_mu);
 	return 0;
 }
 int rdma_accept(struct rdma_cm_id *v, struct rdma_conn_param *p)
 {
 	struct id *i = (struct id *)v;
 	log_param("accept", p);
+	pthread_mutex_lock(&cm_mu);
 	tell(v, NULL, RDMA_CM_EVENT_ESTABLISHED, 0, NULL);
 	if (i->peer)
 		tell(&i->peer->v, NULL, RDMA_CM_EVENT_ESTABLISHED, 0, p);
+	pthread_mutex_unlock(&cm_mu);
 	return 0;
 }
 int rdma_reject(struct rdma_cm_id *v, const void *priv, uint8_t len)
 {
 	struct id *i = (struct id *)v;
 	struct rdma_conn_param p = {.private_data = priv, .private_data_len = len};
+	pthread_mutex_lock(&cm_mu);
 	if (i->peer) {
 		tell(&i->peer->v, NULL, RDMA_CM_EVENT_REJECTED, 28, &p);
 		i->peer->peer = NULL;
 		i->peer = NULL;
 	}
+	pthread_mutex_unlock(&cm_mu);
 	return 0;
 }
 int rdma_disconnect(struct rdma_cm_id *v)
 {
 	struct id *i = (struct id *)v;
-	if (!i->peer) {
-		errno = EINVAL;
-		return -1;
+	int connected;
+	pthread_mutex_lock(&cm_mu);
+	if ((connected = i->peer != NULL)) {
+		tell(&i->peer->v, NULL, RDMA_CM_EVENT_DISCONNECTED, 0, NULL);
+		i->peer->peer = NULL;
+		i->peer = NULL;
 	}
-	tell(&i->peer->v, NULL, RDMA_CM_EVENT_DISCONNECTED, 0, NULL);
-	i->peer->peer = NULL;
-	i->peer = NULL;
-	return 0;
+	pthread_mutex_unlock(&cm_mu);
+	errno = EINVAL;
+	return connected ? 0 : -1;
 }
