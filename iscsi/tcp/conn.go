@@ -62,18 +62,17 @@ type role interface {
 
 // flags in iscsi.TransferState.Flags.
 const (
-	flagActive   = 1 << iota // in use
-	flagFinished             // release as soon as nothing refers to it
-	flagDetached             // the caller's buffers are not ours any more
+	flagFinished = 1 << iota // release as soon as nothing refers to it
 	flagGetting              // target: a GetData is going on
-	flagCommand              // initiator: DM.Offset counts what has been received, bytes
+	flagCommand              // initiator: in use; DM.Offset counts what has been received, bytes
+	flagDetached             // initiator: the caller's buffers are not ours any more
 )
 
 // Words in iscsi.TransferState.Words.
 const (
 	wordStart = iota // target: the task offset at which Bufs begins, bytes
 	wordGot          // target: bytes of the GetData that have come
-	wordOpen         // R2Ts that are not yet answered
+	wordOpen         // R2Ts that have not been answered
 	wordBurst        // target: bytes in the present Data-In sequence
 )
 
@@ -233,7 +232,7 @@ func (c *conn) block(deadline time.Time) bool {
 	if err == nil {
 		return false
 	}
-	if ne, ok := err.(net.Error); !ok || !ne.Timeout() { //nolint:errorlint // net.Conn returns it bare, and errors.As allocates
+	if ne, ok := err.(net.Error); !ok || !ne.Timeout() { // net.Conn returns it bare, and errors.As allocates
 		c.fail(err)
 		return false
 	}

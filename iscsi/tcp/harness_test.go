@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"testing"
@@ -322,3 +323,9 @@ func stamp(b []byte, seed uint64) {
 		b[i] = byte(seed) + byte(i)
 	}
 }
+
+// time0 is no deadline.
+var time0 time.Time
+
+// errEnded is what a loop ends with when its peer has closed in order.
+var errEnded = io.EOF

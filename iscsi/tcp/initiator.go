@@ -38,11 +38,12 @@ func (d *initiator) Flush() error {
 
 // SendCommand implements iscsi.InitiatorDatamover.
 func (d *initiator) SendCommand(t *iscsi.Transfer, bhs *[iscsi.BHSSize]byte, ahs []byte) {
-	t.DM = iscsi.TransferState{Flags: flagActive | flagCommand}
+	t.DM = iscsi.TransferState{Flags: flagCommand}
 	if d.err != nil {
 		d.finish(t)
 		return
 	}
+	t.DM.Bufs, t.DM.End = t.In, uint32(min(total(t.In), uint64(t.EDTL)))
 	d.tasks.add(t)
 	immediate, unsolicited := d.p.Unsolicited(uint32(min(total(t.Out), uint64(t.EDTL))))
 	t.Unsolicited = unsolicited
@@ -85,11 +86,12 @@ func isCommand(it *item) bool { return it.kind == itemPDU }
 // Detach implements iscsi.InitiatorDatamover. Data that the target has asked for and that has not begun to be
 // sent is not sent any more: there is nothing right to send, and the engine aborts the task.
 func (d *initiator) Detach(t *iscsi.Transfer) {
-	if t.DM.Flags&(flagActive|flagDetached) != flagActive {
+	if t.DM.Flags&(flagCommand|flagDetached) != flagCommand {
 		return
 	}
 	t.DM.Flags |= flagDetached
-	d.rx.forget(t)
+	d.rx.divert(t)
+	t.DM.Bufs, t.DM.Tag = nil, 0
 	d.tx.cut(&d.conn, t, isCommand)
 	for i := range d.tx.count {
 		if it := d.tx.at(i); it.t == t {
@@ -148,17 +150,14 @@ func (d *initiator) direct(bhs *[iscsi.BHSSize]byte, n uint32) (bool, error) {
 	if p.DataSN != t.DM.SN {
 		return false, d.wrong("DataSN %d, expected %d", p.DataSN, t.DM.SN)
 	}
-	d.rx.t, d.rx.dst = t, cursor{}
+	room := t.DM.End
 	if t.DM.Flags&flagDetached != 0 {
-		if uint64(t.DM.Offset)+uint64(n) > uint64(t.EDTL) {
-			return false, d.wrong("%d bytes at %d, the task has %d", n, t.DM.Offset, t.EDTL)
-		}
-		return true, nil
+		room = t.EDTL // goes nowhere
 	}
-	if room := min(total(t.In), uint64(t.EDTL)); uint64(t.DM.Offset)+uint64(n) > room {
-		return false, d.wrong("%d bytes at %d, the task has room for %d", n, t.DM.Offset, room)
+	if uint64(t.DM.Offset)+uint64(n) > uint64(room) {
+		return false, d.wrong("%d bytes at %d, there is room for %d", n, t.DM.Offset, room)
 	}
-	d.rx.dst = seek(t.In, t.DM.Offset)
+	d.rx.t, d.rx.dst = t, cursor{bufs: t.DM.Bufs, off: int(t.DM.Tag)}
 	return true, nil
 }
 
@@ -176,6 +175,7 @@ func (d *initiator) placed(ev *iscsi.Event) (bool, error) {
 	p := &d.in
 	t.DM.SN++
 	t.DM.Offset += p.DataLength
+	t.DM.Bufs, t.DM.Tag = d.rx.dst.bufs, uint32(d.rx.dst.off)
 	if !p.HasStatus {
 		return false, nil
 	}

@@ -22,7 +22,8 @@ type r2tSlot struct {
 	state     slotState
 	gen       uint16
 	t         *iscsi.Transfer
-	next, end uint32 // task offsets, bytes
+	dst       cursor // where the byte at next goes
+	next, end uint32 // task offsets
 	sn        uint32 // DataSN expected next: it starts at 0 for each R2T (RFC 7143, 11.7.5)
 }
 
@@ -38,8 +39,8 @@ type r2tTable struct {
 	count int
 }
 
-// open takes a slot for bytes [off, end) of t and returns its TTT.
-func (r *r2tTable) open(t *iscsi.Transfer, off, end uint32) uint32 {
+// open takes a slot for bytes [off, end) of t, which go to dst, and returns its TTT.
+func (r *r2tTable) open(t *iscsi.Transfer, dst cursor, off, end uint32) uint32 {
 	if r.count == 0 {
 		r.grow()
 	}
@@ -47,7 +48,7 @@ func (r *r2tTable) open(t *iscsi.Transfer, off, end uint32) uint32 {
 	r.head = (r.head + 1) % len(r.free)
 	r.count--
 	s := r.slots[i]
-	*s = r2tSlot{state: slotOpen, gen: s.gen + 1, t: t, next: off, end: end}
+	*s = r2tSlot{state: slotOpen, gen: s.gen + 1, t: t, dst: dst, next: off, end: end}
 	return uint32(s.gen)<<16 | uint32(i)
 }
 
@@ -96,7 +97,7 @@ func (r *r2tTable) end(i uint16, state slotState) {
 	if s.state != slotOpen {
 		panic(fmt.Sprintf("iscsi over tcp: R2T slot %d ended twice", i))
 	}
-	s.state, s.t = state, nil
+	s.state, s.t, s.dst = state, nil, cursor{}
 	r.put(i)
 }
 

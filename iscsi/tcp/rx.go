@@ -91,7 +91,7 @@ func (c *conn) read() error {
 	if n > 0 {
 		return nil // the error, if any, comes again
 	}
-	if err == io.EOF && (rx.state != rxHeader || rx.r != rx.w) { //nolint:errorlint // io.Reader returns it bare
+	if err == io.EOF && (rx.state != rxHeader || rx.r != rx.w) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
@@ -293,9 +293,17 @@ func (rx *receiver) taskTag() uint32 {
 	return rx.t.ITT
 }
 
-// forget makes the rest of the PDU that is coming in for t go nowhere.
-func (rx *receiver) forget(t *iscsi.Transfer) {
+// divert makes the rest of the data that is coming in for t go nowhere.
+func (rx *receiver) divert(t *iscsi.Transfer) {
 	if rx.t == t {
-		rx.t, rx.dst = nil, cursor{}
+		rx.dst = cursor{}
+	}
+}
+
+// forget is divert for a task that has ended: nobody is told of the PDU's end.
+func (rx *receiver) forget(t *iscsi.Transfer) {
+	rx.divert(t)
+	if rx.t == t {
+		rx.t = nil
 	}
 }

@@ -36,7 +36,6 @@ func (d *target) PutData(t *iscsi.Transfer, bufs [][]byte, off uint32) {
 	if d.err != nil || n == 0 {
 		return
 	}
-	t.DM.Flags |= flagActive
 	it := d.tx.push(itemDataIn, t)
 	it.src, it.off, it.end = cursor{bufs: bufs}, off, off+uint32(n)
 }
@@ -49,7 +48,7 @@ func (d *target) GetData(t *iscsi.Transfer, bufs [][]byte, off uint32) {
 	if t.DM.Flags&flagGetting != 0 {
 		panic(fmt.Sprintf("iscsi over tcp: second GetData for task %#x", t.ITT))
 	}
-	t.DM.Flags |= flagActive | flagGetting
+	t.DM.Flags |= flagGetting
 	t.DM.Bufs, t.DM.Offset, t.DM.End = bufs, off, off+uint32(total(bufs))
 	t.DM.Words[wordStart], t.DM.Words[wordGot] = uint64(off), 0
 	d.ask(t)
@@ -61,10 +60,11 @@ func (d *target) ask(t *iscsi.Transfer) {
 	limit := uint64(min(d.p.MaxOutstandingR2T, maxOpenR2T))
 	for t.DM.Offset < t.DM.End && t.DM.Words[wordOpen] < limit {
 		n := min(t.DM.End-t.DM.Offset, d.p.MaxBurstLength)
+		dst := seek(t.DM.Bufs, t.DM.Offset-uint32(t.DM.Words[wordStart]))
 		p := iscsi.R2T{
 			LUN:      t.LUN,
 			ITT:      t.ITT,
-			TTT:      d.r2ts.open(t, t.DM.Offset, t.DM.Offset+n),
+			TTT:      d.r2ts.open(t, dst, t.DM.Offset, t.DM.Offset+n),
 			StatSN:   d.seq.StatSN,
 			ExpCmdSN: d.seq.ExpCmdSN,
 			MaxCmdSN: d.seq.MaxCmdSN,
@@ -92,7 +92,6 @@ func (d *target) checkGot(t *iscsi.Transfer) {
 
 // Respond implements iscsi.TargetDatamover.
 func (d *target) Respond(t *iscsi.Transfer, bhs *[iscsi.BHSSize]byte, data []byte) {
-	t.DM.Flags |= flagActive
 	d.abandon(t)
 	if d.err == nil {
 		if it := d.tx.tail(); it != nil && it.kind == itemDataIn && it.t == t && mergeable(bhs, data) {
@@ -106,6 +105,9 @@ func (d *target) Respond(t *iscsi.Transfer, bhs *[iscsi.BHSSize]byte, data []byt
 
 // Abort implements iscsi.TargetDatamover.
 func (d *target) Abort(t *iscsi.Transfer) {
+	if t.DM.Flags&flagFinished != 0 {
+		return // Respond came first: its PDU has a StatSN and must leave
+	}
 	d.abandon(t)
 	d.tx.cut(&d.conn, t, func(*item) bool { return false })
 	d.finish(t)
@@ -188,8 +190,7 @@ func (d *target) direct(bhs *[iscsi.BHSSize]byte, n uint32) (bool, error) {
 	case p.Final != (n == left):
 		return false, d.wrong("F=%v with %d of %d bytes", p.Final, n, left)
 	}
-	d.rx.t = slot.t
-	d.rx.dst = seek(slot.t.DM.Bufs, p.Offset-uint32(slot.t.DM.Words[wordStart]))
+	d.rx.t, d.rx.dst = slot.t, slot.dst
 	return true, nil
 }
 
@@ -206,6 +207,7 @@ func (d *target) placed(*iscsi.Event) (bool, error) {
 		return false, nil
 	}
 	t, n := slot.t, d.got.DataLength
+	slot.dst = d.rx.dst
 	slot.next += n
 	slot.sn++
 	t.DM.Words[wordGot] += uint64(n)
