@@ -40,6 +40,8 @@ type login struct {
 	stage  iscsi.Stage
 	text   []byte // of requests with the C bit so far
 	answer []byte // not sent yet
+	// postponed is what shall be said in the operational stage.
+	postponed []iscsi.KeyValue
 	// transit and next are what the last whole request asked for.
 	transit bool
 	next    iscsi.Stage
@@ -152,12 +154,31 @@ func (l *login) take() error {
 			return err
 		}
 	}
+	if l.stage == iscsi.StageSecurity && len(asked) == 0 {
+		return nil // our own declarations belong to the next stage: open-iscsi fails a login for them here
+	}
 	answers, err := l.neg.Receive(asked)
+	if l.stage == iscsi.StageSecurity {
+		answers = l.postpone(answers)
+	} else {
+		answers, l.postponed = append(l.postponed, answers...), nil
+	}
 	l.answer = iscsi.AppendText(l.answer, answers...)
 	if err == nil && len(l.answer) > maxLoginText {
 		err = refusal(iscsi.LoginInitiatorError, "answer of %d bytes", len(l.answer))
 	}
 	return err
+}
+
+// postpone takes what the security stage has no place for out of answers: what was not asked.
+func (l *login) postpone(answers []iscsi.KeyValue) []iscsi.KeyValue {
+	return slices.DeleteFunc(answers, func(kv iscsi.KeyValue) bool {
+		if kv.Key != "MaxRecvDataSegmentLength" {
+			return false
+		}
+		l.postponed = append(l.postponed, kv)
+		return true
+	})
 }
 
 // identify learns from the first text who logs in to what (RFC 7143, 6.1).

@@ -1,0 +1,238 @@
+package target_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/arena"
+	"github.com/goiser/goiser/iscsi/target"
+	"github.com/goiser/goiser/iscsi/tcp"
+	"github.com/goiser/goiser/scsi"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	diskName = "iqn.2026-01.test:disk"
+	hostName = "iqn.2026-01.test:host"
+)
+
+// A tcpBench is a server on a loopback port.
+type tcpBench struct {
+	t    testing.TB
+	s    *target.Server
+	addr string
+}
+
+func newTCPBench(t testing.TB, chunks int, c target.Config, alter func(*iscsi.Config)) *tcpBench {
+	t.Helper()
+	pool, err := arena.New(int64(chunks) * arena.ChunkSize)
+	require.NoError(t, err)
+	c.Pool = pool
+	s := target.New(c)
+	dev := scsi.NewDevice(scsi.DeviceConfig{Name: diskName})
+	ram, err := backstore.Open("ram", backstore.Options{"size": "64MiB"})
+	require.NoError(t, err)
+	_, err = dev.Add(0, ram, scsi.LUConfig{ID: "tcp"})
+	require.NoError(t, err)
+	neg := iscsi.DefaultConfig()
+	if alter != nil {
+		alter(&neg)
+	}
+	_, err = s.AddTarget(target.TargetConfig{Name: diskName, Device: dev, Negotiate: neg})
+	require.NoError(t, err)
+	l, err := tcp.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, s.Serve(l, target.PortalConfig{}))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		require.NoError(t, s.Shutdown(ctx))
+		require.Equal(t, pool.Chunks(), pool.Free())
+		require.NoError(t, pool.Close())
+		require.NoError(t, ram.Close())
+	})
+	return &tcpBench{t, s, l.Addr().String()}
+}
+
+// A wire is a bare initiator: PDUs on a socket.
+type wire struct {
+	t     testing.TB
+	nc    net.Conn
+	cmdSN uint32
+	stat  uint32
+	itt   uint32
+	buf   []byte
+	out   []byte
+	hdr   [iscsi.BHSSize]byte
+	last  iscsi.SCSIResponse
+}
+
+func (b *tcpBench) dial() *wire {
+	nc, err := net.Dial("tcp", b.addr)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { nc.Close() })
+	return &wire{t: b.t, nc: nc, cmdSN: 1, buf: make([]byte, 2<<20)}
+}
+
+func (w *wire) send(bhs *[iscsi.BHSSize]byte, data []byte) {
+	iscsi.SetDataLength(bhs, uint32(len(data)))
+	w.out = append(w.out[:0], bhs[:]...)
+	w.out = append(w.out, data...)
+	for len(w.out)%4 != 0 {
+		w.out = append(w.out, 0)
+	}
+	_, err := w.nc.Write(w.out)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// recv reads a PDU; its data is valid until the next.
+func (w *wire) recv() (*[iscsi.BHSSize]byte, []byte, error) {
+	if _, err := io.ReadFull(w.nc, w.hdr[:]); err != nil {
+		return nil, nil, err
+	}
+	n := int(iscsi.DataLengthOf(&w.hdr))
+	_, err := io.ReadFull(w.nc, w.buf[:iscsi.Pad4(n)])
+	return &w.hdr, w.buf[:n], err
+}
+
+func (w *wire) login(isid byte, more ...string) iscsi.LoginResponse {
+	var bhs [iscsi.BHSSize]byte
+	r := iscsi.LoginRequest{
+		Transit: true, Current: iscsi.StageOperational, Next: iscsi.StageFullFeature,
+		ISID: iscsi.ISID{0x80, 0, 0, 0, 0, isid}, ITT: 1, CmdSN: iscsi.CmdSN(w.cmdSN),
+	}
+	r.Put(&bhs)
+	var data []byte
+	for _, l := range append([]string{"InitiatorName=" + hostName, "TargetName=" + diskName}, more...) {
+		data = append(append(data, l...), 0)
+	}
+	w.send(&bhs, data)
+	got, _, err := w.recv()
+	require.NoError(w.t, err)
+	var resp iscsi.LoginResponse
+	require.NoError(w.t, resp.Parse(got))
+	w.stat = uint32(resp.StatSN) + 1
+	return resp
+}
+
+func (w *wire) scsi(cmd iscsi.SCSICommand, data []byte) uint32 {
+	w.itt++
+	cmd.ITT, cmd.CmdSN, cmd.ExpStatSN = w.itt, iscsi.CmdSN(w.cmdSN), iscsi.StatSN(w.stat)
+	w.cmdSN++
+	cmd.Put(&w.hdr)
+	w.send(&w.hdr, data)
+	return w.itt
+}
+
+func cdb10(op byte, lba, blocks int) (c [16]byte) {
+	c[0] = op
+	binary.BigEndian.PutUint32(c[2:], uint32(lba))
+	binary.BigEndian.PutUint16(c[7:], uint16(blocks))
+	return c
+}
+
+// finish answers R2Ts from src and collects Data-In in dst until a status comes.
+func (w *wire) finish(src, dst []byte) (status uint8) {
+	for {
+		bhs, data, err := w.recv()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		switch iscsi.OpcodeOf(bhs) {
+		case iscsi.OpR2T:
+			var r iscsi.R2T
+			_ = r.Parse(bhs)
+			w.dataOut(&r, src)
+		case iscsi.OpDataIn:
+			var d iscsi.DataIn
+			_ = d.Parse(bhs)
+			copy(dst[d.Offset:], data)
+			if d.HasStatus {
+				return d.Status
+			}
+		case iscsi.OpSCSIResponse:
+			_ = w.last.Parse(bhs)
+			return w.last.Status
+		default:
+			w.t.Fatalf("unexpected %v", iscsi.OpcodeOf(bhs))
+		}
+	}
+}
+
+func (w *wire) dataOut(r *iscsi.R2T, src []byte) {
+	for off, sn := uint32(0), uint32(0); off < r.Length; sn++ {
+		n := min(r.Length-off, 64<<10)
+		d := iscsi.DataOut{Final: off+n == r.Length, ITT: r.ITT, TTT: r.TTT, DataSN: sn, Offset: r.Offset + off}
+		d.Put(&w.hdr)
+		w.send(&w.hdr, src[r.Offset+off:r.Offset+off+n])
+		off += n
+	}
+}
+
+func (w *wire) ready() {
+	w.scsi(iscsi.SCSICommand{Final: true}, nil)
+	require.EqualValues(w.t, scsi.CheckCondition, w.finish(nil, nil), "unit attention")
+}
+
+func TestReadsAndWritesOverTCP(t *testing.T) {
+	b := newTCPBench(t, 64, target.Config{}, nil)
+	w := b.dial()
+	require.Equal(t, iscsi.LoginSuccess, w.login(1, "MaxRecvDataSegmentLength=65536", "InitialR2T=No").Status)
+	w.ready()
+	for i, size := range []int{512, 4096, 65536, 1 << 20} {
+		src, dst := make([]byte, size), make([]byte, size)
+		for j := range src {
+			src[j] = byte(j>>9) + byte(j) + byte(i)
+		}
+		for _, imm := range []int{0, min(size, 4096)} {
+			w.scsi(iscsi.SCSICommand{Final: true, Write: true, EDTL: uint32(size), CDB: cdb10(0x2a, 16, size/512)}, src[:imm])
+			require.Zero(t, w.finish(src, nil), fmt.Sprintf("write %d, %d immediate", size, imm))
+			w.scsi(iscsi.SCSICommand{Final: true, Read: true, EDTL: uint32(size), CDB: cdb10(0x28, 16, size/512)}, nil)
+			require.Zero(t, w.finish(nil, dst))
+			require.Equal(t, src, dst)
+		}
+	}
+}
+
+func BenchmarkTCPRead4K(b *testing.B) {
+	bench := newTCPBench(b, 64, target.Config{}, nil)
+	w := bench.dial()
+	w.login(1)
+	w.ready()
+	dst := make([]byte, 4096)
+	cmd := iscsi.SCSICommand{Final: true, Read: true, EDTL: 4096, CDB: cdb10(0x28, 16, 8)}
+	b.SetBytes(4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.scsi(cmd, nil)
+		if w.finish(nil, dst) != 0 {
+			b.Fatal("read failed")
+		}
+	}
+}
+
+func BenchmarkTCPWrite4K(b *testing.B) {
+	bench := newTCPBench(b, 64, target.Config{}, nil)
+	w := bench.dial()
+	w.login(1)
+	w.ready()
+	src := make([]byte, 4096)
+	cmd := iscsi.SCSICommand{Final: true, Write: true, EDTL: 4096, CDB: cdb10(0x2a, 16, 8)}
+	b.SetBytes(4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.scsi(cmd, src)
+		if w.finish(nil, nil) != 0 {
+			b.Fatal("write failed")
+		}
+	}
+}
