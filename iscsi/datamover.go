@@ -191,7 +191,8 @@ type InitiatorDatamover interface {
 	// the peer fetch and place data, by itself. Data lands in t.In and is taken from t.Out without
 	// more calls, on the loop's goroutine.
 	SendCommand(t *Transfer, bhs *[BHSSize]byte, ahs []byte)
-	// Received tells how many bytes of t.In have been placed.
+	// Received tells how many bytes of t.In have been placed. The number outlives EventReleased, which may
+	// come in the same batch as the response, until the transfer's next SendCommand.
 	Received(t *Transfer) uint32
 	// Detach parts a transfer from the caller's buffers: after it returns they are not touched any more,
 	// whatever the peer does. The transfer itself goes on until EventReleased.

@@ -115,7 +115,7 @@ func (c *core) scsiResponse(ev *iscsi.Event) error {
 	t.answered = true
 	if t.req != nil {
 		placed := uint32(0)
-		if len(t.transfer.In) > 0 && !t.released {
+		if len(t.transfer.In) > 0 {
 			placed = c.dm.Received(&t.transfer)
 		}
 		t.req.result, t.req.err = evaluate(&rsp, ev.Data, &t.req.cmd, placed)
