@@ -78,6 +78,10 @@ func (f *fileStore) open(s settings) (created bool, err error) {
 
 // openError says what to do about the usual mistakes.
 func openError(path string, readOnly bool, err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err // the caller names the path
+	}
 	err = cause(err)
 	dir := filepath.Dir(path)
 	_, dirErr := os.Stat(dir)

@@ -55,7 +55,7 @@ func (k *checker) config(c *Config) {
 		k.backstore(b, stores)
 	}
 	if len(c.Targets) == 0 {
-		k.failf("targets", "missing: name at least one, as `targets: {iqn.2026-01.example:disk1: {luns: {0: vm1}}}`")
+		k.failf("targets", "missing: name at least one, as `targets: {\"iqn.2026-01.example:disk1\": {luns: {0: vm1}}}`")
 	}
 	names := map[iscsi.Name]bool{}
 	for i := range c.Targets {

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/tcp"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"iserd": main})
+}
+
+// readyLimit is how long a daemon may take to say that it is ready, on a busy machine.
+const readyLimit = 20 * time.Second
+
+type notifyKey struct{}
+
+// TestScripts runs testdata/script with the real command. PORT is free, BUSY is taken.
+//
+//	ready             waits for the daemon's sd_notify READY
+//	terminate         sends SIGTERM to the daemon
+//	disk ADDR IQN     logs in by TCP, writes, reads, flushes, logs out
+//	disk ADDR IQN ro  the same without writing
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			free, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				return err
+			}
+			if err := free.Close(); err != nil {
+				return err
+			}
+			busy, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				return err
+			}
+			e.Defer(func() { _ = busy.Close() })
+			socket := &net.UnixAddr{Net: "unixgram", Name: filepath.Join(e.WorkDir, "notify")}
+			notify, err := net.ListenUnixgram("unixgram", socket)
+			if err != nil {
+				return err
+			}
+			e.Defer(func() { _ = notify.Close() })
+			e.Values[notifyKey{}] = notify
+			e.Setenv("NOTIFY_SOCKET", socket.Name)
+			e.Setenv("PORT", fmt.Sprint(free.Addr().(*net.TCPAddr).Port))
+			e.Setenv("BUSY", fmt.Sprint(busy.Addr().(*net.TCPAddr).Port))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"ready":     ready,
+			"terminate": terminate,
+			"disk":      disk,
+		},
+		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
+	})
+}
+
+func ready(ts *testscript.TestScript, neg bool, args []string) {
+	notify := ts.Value(notifyKey{}).(*net.UnixConn)
+	b := make([]byte, 1024)
+	ts.Check(notify.SetReadDeadline(time.Now().Add(readyLimit)))
+	for {
+		n, err := notify.Read(b)
+		ts.Check(err)
+		if string(b[:n]) == "READY=1" {
+			return // what came before is of an earlier daemon
+		}
+	}
+}
+
+func terminate(ts *testscript.TestScript, neg bool, args []string) {
+	for _, c := range ts.BackgroundCmds() {
+		ts.Check(c.Process.Signal(syscall.SIGTERM))
+	}
+}
+
+func disk(ts *testscript.TestScript, neg bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	s, err := initiator.Open(ctx, &tcp.Dialer{}, args[0], args[1], initiator.Options{InitiatorName: "iqn.2026-01.example:script"})
+	if neg {
+		if err == nil {
+			_ = s.Close()
+			ts.Fatalf("logged in")
+		}
+		return
+	}
+	ts.Check(err)
+	d, err := s.Disk(ctx, 0)
+	ts.Check(err)
+	if len(args) < 3 {
+		ts.Check(d.WriteAt(ctx, pattern, 4096))
+		ts.Check(d.Flush(ctx))
+	} else if !d.ReadOnly() {
+		ts.Fatalf("not read-only")
+	}
+	got := make([]byte, len(pattern))
+	ts.Check(d.ReadAt(ctx, got, 4096))
+	if !bytes.Equal(got, pattern) {
+		ts.Fatalf("read other bytes than were written")
+	}
+	ts.Check(s.Close())
+}
+
+// pattern is 16 blocks of text.
+var pattern = bytes.Repeat([]byte("what was written"), 512)
