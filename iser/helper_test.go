@@ -1,9 +1,9 @@
 package iser
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -94,7 +94,7 @@ func newPeer(t testing.TB, ep rdma.Endpoint) *peer {
 	var err error
 	p.cq, err = p.dev.NewCQ(2 * peerBuffers)
 	require.NoError(t, err)
-	p.qp, err = ep.CreateQP(rdma.QPConfig{SendCQ: p.cq, RecvCQ: p.cq, SendDepth: 64, RecvDepth: peerBuffers, MaxSendSGE: 4, MaxRecvSGE: 1})
+	p.qp, err = ep.CreateQP(rdma.QPConfig{SendCQ: p.cq, RecvCQ: p.cq, SendDepth: 64, RecvDepth: peerBuffers, MaxSendSGE: 1, MaxRecvSGE: 1})
 	require.NoError(t, err)
 	p.mr, err = p.dev.Register(p.mem, rdma.LocalWrite)
 	require.NoError(t, err)
@@ -226,38 +226,51 @@ func (p *peer) lendOnce(n int, access rdma.Access) lent {
 
 // A loop drives a datamover from the test's goroutine.
 type loop struct {
-	t   testing.TB
-	dm  iscsi.Datamover
-	evs []iscsi.Event
-	err error
+	t    testing.TB
+	dm   iscsi.Datamover
+	evs  [64]iscsi.Event
+	kept []iscsi.Event // come, but not asked for yet
+	err  error
 }
 
-// wait is one Wait; it returns what came within a moment that suffices on an orderly fabric.
+// wait is one Wait, with nothing kept back. What the events show is copied.
 func (l *loop) wait(d time.Duration) []iscsi.Event {
 	l.t.Helper()
-	if cap(l.evs) == 0 {
-		l.evs = make([]iscsi.Event, 64)
+	out := l.kept
+	if l.kept = nil; len(out) > 0 {
+		return out
 	}
-	n, err := l.dm.Wait(l.evs[:cap(l.evs)], time.Now().Add(d))
+	n, err := l.dm.Wait(l.evs[:], time.Now().Add(d))
 	if err != nil {
 		l.err = err
 	}
-	return l.evs[:n]
+	for _, ev := range l.evs[:n] {
+		if ev.BHS != nil {
+			bhs := *ev.BHS
+			ev.BHS, ev.AHS, ev.Data = &bhs, bytes.Clone(ev.AHS), bytes.Clone(ev.Data)
+		}
+		out = append(out, ev)
+	}
+	return out
 }
 
-// until waits for one event of a kind; others of it that come along are an error unless it is a PDU.
+// until waits for one event of a kind and keeps the others.
 func (l *loop) until(k iscsi.EventKind) iscsi.Event {
 	l.t.Helper()
 	end := time.Now().Add(patience)
+	var others []iscsi.Event
+	defer func() { l.kept = append(others, l.kept...) }()
 	for {
 		require.True(l.t, time.Now().Before(end), "no event of kind %d", k)
 		evs := l.wait(time.Second)
-		require.NoError(l.t, l.err)
-		for _, ev := range evs {
+		for i, ev := range evs {
 			if ev.Kind == k {
+				l.kept = evs[i+1:]
 				return ev
 			}
+			others = append(others, ev)
 		}
+		require.NoError(l.t, l.err)
 		require.NoError(l.t, l.dm.Flush())
 	}
 }
@@ -278,9 +291,7 @@ func (l *loop) fails() (err error, evs []iscsi.Event) {
 		if l.err != nil {
 			return l.err, evs
 		}
-		if err := l.dm.Flush(); err != nil {
-			continue
-		}
+		_ = l.dm.Flush()
 	}
 	l.t.Fatal("the connection did not end")
 	return nil, nil
@@ -417,5 +428,3 @@ func split(b []byte, n int) (out [][]byte) {
 	}
 	return out
 }
-
-func isProtocol(err error) bool { return errors.Is(err, ErrProtocol) }
