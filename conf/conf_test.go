@@ -263,7 +263,7 @@ func TestLoad(t *testing.T) {
 	big := filepath.Join(t.TempDir(), "big.yaml")
 	require.NoError(t, os.WriteFile(big, make([]byte, 1<<20+1), 0o600))
 	_, err = conf.Load(big)
-	require.ErrorContains(t, err, "at most 1048576 are read")
+	require.ErrorContains(t, err, "at most 1048576 bytes are read")
 	var errs conf.Errors
 	require.False(t, errors.As(err, &errs))
 }

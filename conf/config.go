@@ -2,6 +2,7 @@ package conf
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 
@@ -98,16 +99,17 @@ const maxFile = 1 << 20
 
 // Load reads and checks a file. An error is of the system, or is Errors.
 func Load(path string) (*Config, error) {
-	st, err := os.Stat(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	if st.Size() > maxFile {
-		return nil, fmt.Errorf("configuration %s: %d bytes; at most %d are read", path, st.Size(), maxFile)
-	}
-	b, err := os.ReadFile(path)
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("configuration %s: at most %d bytes are read", path, maxFile)
 	}
 	return Parse(path, b)
 }
