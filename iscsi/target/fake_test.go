@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -302,6 +303,7 @@ type bench struct {
 	device *scsi.Device
 	slow   *slowStore
 	lines  *logLines
+	fakes  []*fakeDM
 }
 
 type benchConfig struct {
@@ -347,6 +349,9 @@ func newBench(t testing.TB, bc benchConfig) *bench {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		b.slow.release()
+		for _, dm := range b.fakes { // initiators that vanish are not waited for
+			dm.set(func() { dm.err = io.EOF })
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = b.s.Shutdown(ctx)
@@ -362,6 +367,7 @@ func newBench(t testing.TB, bc benchConfig) *bench {
 func (b *bench) connect(tr iscsi.Traits) *fakeDM {
 	b.t.Helper()
 	dm := newFakeDM(tr)
+	b.fakes = append(b.fakes, dm)
 	p := &portal{s: b.s, config: PortalConfig{Tag: 1}}
 	c := newConn(b.s, p, dm)
 	require.True(b.t, b.s.admit(c))
@@ -548,6 +554,7 @@ func loginLines(tr iscsi.Traits, more ...string) []string {
 	} else {
 		lines = append(lines, "MaxRecvDataSegmentLength=8192")
 	}
+	lines = append(lines, "ImmediateData=Yes", "FirstBurstLength=262144")
 	return append(lines, more...)
 }
 
