@@ -156,6 +156,17 @@ func (rx *receiver) lack(n int) bool {
 	return rx.need > 0
 }
 
+// checkLength refuses a data segment that is longer than what we have declared.
+func (rx *receiver) checkLength(bhs *[iscsi.BHSSize]byte) error {
+	if rx.data <= rx.limit {
+		return nil
+	}
+	return &iscsi.WireError{
+		What:   fmt.Sprintf("%v: data segment of %d bytes, at most %d", iscsi.OpcodeOf(bhs), rx.data, rx.limit),
+		Offset: 5, Err: iscsi.ErrLength,
+	}
+}
+
 // takeHeader checks a header and decides where its data goes.
 func (c *conn) takeHeader() (more bool, err error) {
 	rx := &c.rx
@@ -164,9 +175,11 @@ func (c *conn) takeHeader() (more bool, err error) {
 	}
 	bhs := (*[iscsi.BHSSize]byte)(rx.buf[rx.r:])
 	n := iscsi.BHSSize + iscsi.AHSLengthOf(bhs)
-	rx.header = n
+	rx.header, rx.data = n, iscsi.DataLengthOf(bhs)
 	if c.enabled && c.p.HeaderDigest {
 		rx.header += iscsi.DigestSize
+	} else if err := rx.checkLength(bhs); err != nil {
+		return false, err
 	}
 	if rx.lack(rx.header) {
 		return true, nil
@@ -178,12 +191,8 @@ func (c *conn) takeHeader() (more bool, err error) {
 		if iscsi.Digest(0).Add(h[:n]) != iscsi.DigestFrom(h[n:]) {
 			return false, fmt.Errorf("header: %w", ErrDigest)
 		}
-	}
-	rx.data = iscsi.DataLengthOf(bhs)
-	if rx.data > rx.limit {
-		return false, &iscsi.WireError{
-			What:   fmt.Sprintf("%v: data segment of %d bytes, at most %d", iscsi.OpcodeOf(bhs), rx.data, rx.limit),
-			Offset: 5, Err: iscsi.ErrLength,
+		if err := rx.checkLength(bhs); err != nil {
+			return false, err
 		}
 	}
 	rx.state = rxBody
