@@ -60,6 +60,14 @@ type initiator struct {
 
 var _ iscsi.InitiatorDatamover = (*initiator)(nil)
 
+// Traits implements iscsi.Datamover. The cap on what is sent in full-feature phase is for initiators' short
+// receive buffers; a target posts what it has declared, and immediate data needs it.
+func (i *initiator) Traits() iscsi.Traits {
+	t := i.conn.Traits()
+	t.MaxSendData = 0
+	return t
+}
+
 // Prepare implements iscsi.InitiatorDatamover. All receives have been posted since the connection was made,
 // each long enough for login and for full-feature phase, so there is no transition to prepare.
 func (i *initiator) Prepare(*iscsi.Params) error { return i.err }
