@@ -26,7 +26,7 @@ import (
 const (
 	diskName = "iqn.2026-01.test:disk"
 	hostName = "iqn.2026-01.test:host"
-	diskSize = 16 << 20
+	diskSize = 4 << 20
 )
 
 // serve runs a target with a RAM disk as LUN 0 on a loopback port and returns its address.

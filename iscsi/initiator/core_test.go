@@ -1,0 +1,740 @@
+package initiator
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var errDead = errors.New("the wire is cut")
+
+// A bench is a core on a fake datamover, at a time of its own.
+type bench struct {
+	*core
+	dm     *fakeDM
+	now    time.Time
+	stat   iscsi.StatSN
+	told   []*request
+	failed bool
+}
+
+func newBench(depth int) *bench {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	b := &bench{dm: newFake(), now: time.Unix(1000, 0), stat: 100}
+	b.core = newCore(b.dm, log, depth, timing{command: 30 * time.Second})
+	b.cmdSN = 1
+	b.seq = iscsi.Sequence{StatSN: 100, ExpCmdSN: 1, MaxCmdSN: 128}
+	b.heard = b.now
+	return b
+}
+
+// round does what the loop does behind the events of a round, and its end.
+func (b *bench) round() {
+	if b.err == nil {
+		b.tick(b.now)
+	}
+	if b.err == nil {
+		b.pump(b.now)
+		_ = b.dm.Flush()
+	}
+	if b.err != nil && !b.failed {
+		b.failed = true
+		_ = b.dm.Close()
+		b.end(b.err)
+	}
+	b.told = append(b.told, b.finished...)
+	b.finished = b.finished[:0]
+}
+
+func (b *bench) ask(kind requestKind, c Command) *request {
+	r := &request{kind: kind, cmd: c}
+	b.submit(b.now, letter{r: r})
+	b.round()
+	return r
+}
+
+func (b *bench) feed(p interface{ Put(*[iscsi.BHSSize]byte) }, data []byte) {
+	ev := pduEvent(p, data)
+	b.event(b.now, &ev)
+	b.round()
+}
+
+func (b *bench) respond(itt uint32) { b.feed(&iscsi.SCSIResponse{ITT: itt, StatSN: b.nextStat()}, nil) }
+
+func (b *bench) nextStat() iscsi.StatSN { b.stat++; return b.stat - 1 }
+
+func (b *bench) release(t *iscsi.Transfer) {
+	b.event(b.now, &iscsi.Event{Kind: iscsi.EventReleased, Transfer: t})
+	b.round()
+}
+
+func (b *bench) answerTMF(itt uint32, r iscsi.TMResponse) {
+	b.feed(&iscsi.TMFResponse{ITT: itt, Response: r, StatSN: b.nextStat()}, nil)
+}
+
+// lastTMF is the last task management request sent.
+func (b *bench) lastTMF(t *testing.T) iscsi.TMFRequest {
+	for i := len(b.dm.sent) - 1; i >= 0; i-- {
+		if iscsi.OpcodeOf(&b.dm.sent[i].bhs) == iscsi.OpTMFRequest {
+			var req iscsi.TMFRequest
+			require.NoError(t, req.Parse(&b.dm.sent[i].bhs))
+			return req
+		}
+	}
+	require.Fail(t, "no task management request was sent")
+	return iscsi.TMFRequest{}
+}
+
+var testUnitReady = Command{CDB: make([]byte, 6)}
+
+// A life is a model of one command: what must be true after each of its events.
+type life struct {
+	responded, released, forgotten, detached bool
+	told                                     string // what the caller was told
+	abort                                    byte   // ' ' none, 's' sent, 'a' answered
+	failed                                   bool
+}
+
+// step applies an event to the model and reports whether it can happen.
+//
+//	R response  L released  C context ends  T command times out  0 abort done  1 abort: no task
+//	X abort is not answered in time  D connection dies
+func (m *life) step(ev byte) bool {
+	if m.failed {
+		return false
+	}
+	switch ev {
+	case 'R':
+		if m.responded || m.forgotten {
+			m.fail() // nobody waits for it
+			return true
+		}
+		m.responded = true
+	case 'L':
+		if m.released {
+			return false
+		}
+		m.released = true
+	case 'C', 'T':
+		if m.told != "" {
+			return ev == 'C' // a late cancellation changes nothing; the clock has no command to time
+		}
+		if m.responded {
+			m.told, m.detached = "success", true
+			return true
+		}
+		m.told = map[byte]string{'C': "cancelled", 'T': "timeout"}[ev]
+		m.detached = !m.released
+		m.abort = 's'
+	case '0', '1', 'X':
+		if m.abort != 's' {
+			return false
+		}
+		m.abort = 'a'
+		switch {
+		case ev == 'X' || ev == '1' && !m.responded:
+			m.fail()
+		case !m.responded:
+			m.forgotten = true
+		}
+	case 'D':
+		m.fail()
+	}
+	if m.told == "" && m.responded && m.released {
+		m.told = "success"
+	}
+	return true
+}
+
+func (m *life) fail() {
+	m.failed = true
+	if m.told == "" {
+		m.told = "session"
+		if m.responded {
+			m.told = "success"
+		}
+	}
+}
+
+// free reports whether nothing can refer to the slot any more.
+func (m *life) free() bool {
+	return m.told != "" && m.abort != 's' && m.released && (m.responded || m.forgotten)
+}
+
+// TestEveryOrderOfACommandsEnd walks every order of a command's events to a depth that leaves none out.
+func TestEveryOrderOfACommandsEnd(t *testing.T) {
+	orders := 0
+	var walk func(order string)
+	walk = func(order string) {
+		for _, ev := range []byte("RLCT01XD") {
+			next := order + string(ev)
+			var m life
+			possible := true
+			for i := 0; i < len(next) && possible; i++ {
+				possible = !m.isFree(next[:i]) && m.step(next[i])
+			}
+			if !possible || strings.Count(next, "C") > 2 {
+				continue
+			}
+			orders++
+			replay(t, next, &m)
+			if len(next) < 7 {
+				walk(next)
+			}
+		}
+	}
+	walk("")
+	assert.Greater(t, orders, 300)
+}
+
+// isFree stops the walk where the slot is free: what comes then is another command's.
+func (m *life) isFree(string) bool { return m.free() }
+
+func replay(t *testing.T, order string, m *life) {
+	b := newBench(1)
+	r := b.ask(requestCommand, testUnitReady)
+	require.Len(t, b.dm.commands, 1)
+	tr := b.dm.commands[0]
+	itt := tr.ITT
+	for _, ev := range order {
+		switch ev {
+		case 'R':
+			b.respond(itt)
+		case 'L':
+			b.release(tr)
+		case 'C':
+			b.submit(b.now, letter{r, errors.New("cancelled")})
+			b.round()
+		case 'T':
+			b.now = b.now.Add(30 * time.Second)
+			b.round()
+		case '0':
+			b.answerTMF(b.lastTMF(t).ITT, iscsi.TMComplete)
+		case '1':
+			b.answerTMF(b.lastTMF(t).ITT, iscsi.TMNoTask)
+		case 'X':
+			b.now = b.now.Add(managementTimeout)
+			b.round()
+		case 'D':
+			b.fail(errDead)
+			b.round()
+		}
+	}
+	told := ""
+	if len(b.told) > 0 {
+		switch err := b.told[0].err; {
+		case err == nil:
+			told = "success"
+		case errors.Is(err, ErrTimeout):
+			told = "timeout"
+		case err.Error() == "cancelled":
+			told = "cancelled"
+		default:
+			told = "session"
+		}
+	}
+	got := life{
+		responded: m.responded, released: m.released, abort: m.abort,
+		forgotten: len(b.dm.forgotten) > 0 || m.forgotten && m.released,
+		detached:  len(b.dm.detached) > 0, told: told, failed: b.err != nil,
+	}
+	require.Equal(t, *m, got, "order %s", order)
+	require.LessOrEqual(t, len(b.told), 1, "order %s: the caller was told twice", order)
+	require.LessOrEqual(t, len(b.dm.detached), 1, "order %s: detached twice", order)
+	require.LessOrEqual(t, len(b.dm.forgotten), 1, "order %s: forgotten twice", order)
+	if !m.failed {
+		require.Equal(t, m.free(), len(b.free) == 1, "order %s: slot", order)
+		require.Equal(t, m.free(), b.taskFreed == 1, "order %s: token", order)
+	} else {
+		require.Equal(t, 1, b.dm.closed)
+	}
+	if told != "" {
+		require.True(t, r.ended)
+	}
+}
+
+func TestCancelledBeforeSentNeverGoesOut(t *testing.T) {
+	b := newBench(4)
+	b.seq.MaxCmdSN = 0 // closed
+	first := b.ask(requestCommand, testUnitReady)
+	second := b.ask(requestCommand, testUnitReady)
+	b.submit(b.now, letter{first, errors.New("cancelled")})
+	b.round()
+	assert.Equal(t, []*request{first}, b.told)
+	assert.Len(t, b.free, 3)
+	b.feed(&iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: iscsi.ReservedTag, ExpCmdSN: 1, MaxCmdSN: 10, StatSN: b.stat}, nil)
+	require.Len(t, b.dm.commands, 1)
+	assert.Same(t, second.task, b.taskOf(b.dm.commands[0]))
+	assert.Empty(t, b.dm.sent, "no abort, no answer to a NOP-In that asks for none")
+}
+
+func TestWindowIsNeverExceeded(t *testing.T) {
+	for _, start := range []iscsi.CmdSN{1, 0xfffffffe} { // LG-04: across the wrap
+		for _, width := range []uint32{1, 2, 16} {
+			b := newBench(64)
+			b.cmdSN, b.seq.ExpCmdSN, b.seq.MaxCmdSN = start, start, start.Add(width-1)
+			for range 64 {
+				b.ask(requestCommand, testUnitReady)
+			}
+			for done := range 64 {
+				require.Len(t, b.dm.commands, min(done+int(width), 64), "window of %d after %d", width, done)
+				tr := b.dm.commands[done]
+				exp := start.Add(uint32(done) + 1)
+				b.release(tr)
+				b.feed(&iscsi.SCSIResponse{ITT: b.dm.cmdPDUs[done].ITT, StatSN: b.nextStat(), ExpCmdSN: exp, MaxCmdSN: exp.Add(width - 1)}, nil)
+			}
+			require.NoError(t, b.err)
+			require.Len(t, b.told, 64)
+			for i, p := range b.dm.cmdPDUs {
+				assert.Equal(t, start.Add(uint32(i)), p.CmdSN)
+			}
+		}
+	}
+}
+
+func TestWindowClosedToNothingOpensAgain(t *testing.T) {
+	b := newBench(4)
+	b.feed(&iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: iscsi.ReservedTag, ExpCmdSN: 129, MaxCmdSN: 128}, nil)
+	b.cmdSN = 129
+	b.ask(requestCommand, testUnitReady)
+	assert.Empty(t, b.dm.commands)
+	b.feed(&iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: iscsi.ReservedTag, ExpCmdSN: 129, MaxCmdSN: 129}, nil)
+	assert.Len(t, b.dm.commands, 1)
+}
+
+func TestWindowIgnoresNonsense(t *testing.T) { // checklist 156
+	b := newBench(1)
+	b.window(50, 100)
+	before := b.seq
+	b.window(50, 48) // MaxCmdSN < ExpCmdSN-1
+	assert.Equal(t, before, b.seq)
+	b.window(40, 90) // backwards
+	assert.Equal(t, iscsi.CmdSN(50), b.seq.ExpCmdSN)
+	assert.Equal(t, iscsi.CmdSN(128), b.seq.MaxCmdSN)
+}
+
+func TestStatSNIsFollowedAcrossTheWrap(t *testing.T) { // LG-04
+	b := newBench(32)
+	b.stat, b.seq.StatSN = 0xfffffffa, 0xfffffffa
+	for i := range 20 {
+		b.ask(requestCommand, testUnitReady)
+		assert.Equal(t, iscsi.StatSN(0xfffffffa).Add(uint32(i)), b.dm.cmdPDUs[i].ExpStatSN)
+		b.release(b.dm.commands[i])
+		b.respond(b.dm.cmdPDUs[i].ITT)
+	}
+	assert.Equal(t, iscsi.StatSN(14), b.seq.StatSN)
+	require.NoError(t, b.err)
+}
+
+func TestITTIsNotReusedSoon(t *testing.T) { // checklist 143, ISER 4.6 rule 7
+	b := newBench(1)
+	seen := map[uint32]bool{}
+	for i := range 1000 {
+		b.ask(requestCommand, testUnitReady)
+		itt := b.dm.cmdPDUs[i].ITT
+		require.False(t, seen[itt] || itt == iscsi.ReservedTag)
+		seen[itt] = true
+		b.release(b.dm.commands[i])
+		b.respond(itt)
+		b.seq.MaxCmdSN++
+	}
+	for slot := range slotCount {
+		assert.NotEqual(t, uint32(iscsi.ReservedTag), makeITT(1<<20-1, indexManagement|slot))
+	}
+	assert.NotEqual(t, uint32(iscsi.ReservedTag), makeITT(1<<20-1, indexAbort|(maxQueueDepth-1)))
+}
+
+func TestCommandCarriesWhatWasAsked(t *testing.T) {
+	b := newBench(4)
+	in, out := make([]byte, 10), make([]byte, 20)
+	b.ask(requestCommand, Command{LUN: 5, CDB: []byte{1, 2, 3}, In: in, Attr: iscsi.AttrOrdered})
+	b.ask(requestCommand, Command{CDB: []byte{4}, Out: out})
+	long := make([]byte, 32)
+	long[0], long[31] = 0x7f, 9
+	b.ask(requestCommand, Command{CDB: long})
+	want := []iscsi.SCSICommand{
+		{Final: true, Read: true, Attr: iscsi.AttrOrdered, LUN: 5, EDTL: 10, CmdSN: 1, CDB: [16]byte{1, 2, 3}},
+		{Final: true, Write: true, Attr: iscsi.AttrSimple, EDTL: 20, CmdSN: 2, CDB: [16]byte{4}},
+		{Final: true, Attr: iscsi.AttrSimple, CmdSN: 3, CDB: [16]byte{0x7f}, AHSLength: 5},
+	}
+	for i := range want {
+		want[i].ExpStatSN, want[i].ITT = 100, b.dm.commands[i].ITT
+	}
+	assert.Equal(t, want, b.dm.cmdPDUs)
+	assert.Equal(t, [][]byte{in}, b.dm.commands[0].In)
+	assert.Equal(t, [][]byte{out}, b.dm.commands[1].Out)
+	ahs, err := iscsi.ParseAHS(b.dm.ahs)
+	require.NoError(t, err)
+	assert.Equal(t, long[16:], ahs.ExtendedCDB)
+}
+
+func TestAbortNamesItsTask(t *testing.T) {
+	b := newBench(2)
+	b.ask(requestCommand, testUnitReady)
+	r := b.ask(requestCommand, Command{LUN: 9, CDB: make([]byte, 6)})
+	b.submit(b.now, letter{r, errors.New("cancelled")})
+	b.round()
+	assert.Equal(t, iscsi.TMFRequest{
+		Immediate: true, Function: iscsi.TMAbortTask, LUN: 9, ITT: b.dm.commands[1].ITT | indexAbort,
+		RefITT: b.dm.commands[1].ITT, CmdSN: 3, RefCmdSN: 2, ExpStatSN: 100,
+	}, b.lastTMF(t))
+}
+
+func TestFewAbortsAtATime(t *testing.T) {
+	b := newBench(20)
+	for range 20 {
+		b.ask(requestCommand, testUnitReady)
+	}
+	b.now = b.now.Add(30 * time.Second)
+	b.round()
+	require.Len(t, b.told, 20, "all callers go at once")
+	answered := 0
+	for answered < 20 {
+		require.Len(t, b.dm.sent, min(answered+maxAborts, 20))
+		b.answerTMF(iscsi.ITTOf(&b.dm.sent[answered].bhs), iscsi.TMComplete)
+		answered++
+	}
+	require.Len(t, b.dm.forgotten, 20)
+	for _, tr := range b.dm.commands {
+		b.release(tr)
+	}
+	assert.Len(t, b.free, 20)
+	require.NoError(t, b.err)
+}
+
+func TestAbortStillQueuedIsDroppedByTheResponse(t *testing.T) {
+	b := newBench(maxAborts + 1)
+	for range maxAborts + 1 {
+		b.ask(requestCommand, testUnitReady)
+	}
+	b.now = b.now.Add(30 * time.Second)
+	b.round()
+	last := b.dm.commands[maxAborts]
+	b.respond(last.ITT)
+	b.release(last)
+	b.answerTMF(iscsi.ITTOf(&b.dm.sent[0].bhs), iscsi.TMComplete)
+	assert.Len(t, b.dm.sent, maxAborts)
+	assert.Len(t, b.free, 1)
+}
+
+// TestUnexpectedPDUsEndTheSession is checklist 150.
+func TestUnexpectedPDUsEndTheSession(t *testing.T) {
+	header := func(op iscsi.Opcode) []byte {
+		h := make([]byte, iscsi.BHSSize)
+		h[0] = byte(op)
+		return h
+	}
+	for name, p := range map[string]struct {
+		pdu  interface{ Put(*[iscsi.BHSSize]byte) }
+		data []byte
+	}{
+		"response of unknown ITT":     {&iscsi.SCSIResponse{ITT: 0x77000}, nil},
+		"response of no slot":         {&iscsi.SCSIResponse{ITT: 0x77fff}, nil},
+		"response without ITT":        {&iscsi.SCSIResponse{ITT: iscsi.ReservedTag}, nil},
+		"NOP-In of unknown ITT":       {&iscsi.NOPIn{ITT: 5, TTT: iscsi.ReservedTag}, nil},
+		"TMF response of unknown ITT": {&iscsi.TMFResponse{ITT: 5}, nil},
+		"logout response unasked":     {&iscsi.LogoutResponse{ITT: 5}, nil},
+		"Data-In":                     {&iscsi.DataIn{ITT: 5}, nil},
+		"R2T":                         {&iscsi.R2T{ITT: 5}, nil},
+		"login response":              {&iscsi.LoginResponse{}, nil},
+		"text response":               {&iscsi.TextResponse{ITT: 5}, nil},
+		"initiator's opcode":          {&iscsi.NOPOut{}, nil},
+		"reject without header":       {&iscsi.Reject{Reason: iscsi.RejectProtocolError}, nil},
+		"reject of 47 bytes":          {&iscsi.Reject{Reason: iscsi.RejectProtocolError}, make([]byte, 47)},
+		"reject of a logout":          {&iscsi.Reject{Reason: iscsi.RejectProtocolError}, header(iscsi.OpLogoutReq)},
+		"reject of a Data-Out":        {&iscsi.Reject{Reason: iscsi.RejectProtocolError}, header(iscsi.OpDataOut)},
+		"reject of an unknown task":   {&iscsi.Reject{Reason: iscsi.RejectProtocolError}, header(iscsi.OpSCSICommand)},
+		"connection will be dropped":  {&iscsi.Async{Event: iscsi.AsyncConnDrop}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(2)
+			r := b.ask(requestCommand, testUnitReady)
+			b.feed(p.pdu, p.data)
+			require.Error(t, b.err)
+			assert.Equal(t, []*request{r}, b.told)
+			assert.Equal(t, b.err, r.err)
+			assert.Equal(t, 1, b.dm.closed, "before the caller is told")
+		})
+	}
+	b := newBench(1)
+	ev := iscsi.Event{Kind: iscsi.EventPDU, BHS: &[iscsi.BHSSize]byte{0x3c}}
+	b.event(b.now, &ev)
+	assert.ErrorContains(t, b.err, "unexpected opcode 0x3c")
+	b = newBench(1)
+	ev = pduEvent(&iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: 1}, nil)
+	ev.DigestError = true
+	b.event(b.now, &ev)
+	assert.ErrorContains(t, b.err, "data digest")
+}
+
+func TestRejectedCommandEndsAlone(t *testing.T) {
+	b := newBench(2)
+	r := b.ask(requestCommand, testUnitReady)
+	other := b.ask(requestCommand, testUnitReady)
+	var bhs [iscsi.BHSSize]byte
+	b.dm.cmdPDUs[0].Put(&bhs)
+	b.feed(&iscsi.Reject{Reason: iscsi.RejectInvalidField, StatSN: b.nextStat()}, bhs[:])
+	require.NoError(t, b.err)
+	require.Equal(t, []*request{r}, b.told)
+	var rej *iscsi.RejectError
+	require.ErrorAs(t, r.err, &rej)
+	assert.Equal(t, iscsi.RejectInvalidField, rej.Reason)
+	assert.Equal(t, b.dm.commands[:1], b.dm.detached)
+	assert.Equal(t, b.dm.commands[:1], b.dm.forgotten)
+	b.release(b.dm.commands[0])
+	assert.Len(t, b.free, 1)
+	assert.False(t, other.ended)
+	b.respond(b.dm.cmdPDUs[0].ITT)
+	assert.Error(t, b.err, "a response behind a Reject")
+}
+
+func TestRejectedPingEndsAlone(t *testing.T) {
+	b := newBench(1)
+	r := b.ask(requestPing, Command{})
+	b.feed(&iscsi.Reject{Reason: iscsi.RejectNotSupported, StatSN: b.nextStat()}, b.dm.sent[0].bhs[:])
+	require.NoError(t, b.err)
+	assert.Equal(t, []*request{r}, b.told)
+	assert.Equal(t, 1, b.managementFreed)
+}
+
+func TestPingsOfTheTarget(t *testing.T) { // checklist 154
+	b := newBench(1)
+	b.feed(&iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: 0x1234, LUN: 7, StatSN: 100, ExpCmdSN: 1, MaxCmdSN: 200}, nil)
+	require.Len(t, b.dm.sent, 1)
+	var nop iscsi.NOPOut
+	require.NoError(t, nop.Parse(&b.dm.sent[0].bhs))
+	assert.Equal(t, iscsi.NOPOut{Immediate: true, LUN: 7, ITT: iscsi.ReservedTag, TTT: 0x1234, CmdSN: 1, ExpStatSN: 100}, nop)
+	assert.Equal(t, iscsi.CmdSN(200), b.seq.MaxCmdSN)
+	assert.Equal(t, iscsi.StatSN(100), b.seq.StatSN, "not used up")
+	b.feed(&iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: iscsi.ReservedTag, StatSN: 100}, nil)
+	assert.Len(t, b.dm.sent, 1, "only a window update")
+}
+
+func TestOwnPings(t *testing.T) { // checklist 155
+	b := newBench(1)
+	b.timing.ping = 5 * time.Second
+	assert.Equal(t, b.now.Add(5*time.Second), b.deadline())
+	b.now = b.now.Add(5 * time.Second)
+	b.round()
+	require.Len(t, b.dm.sent, 1)
+	var nop iscsi.NOPOut
+	require.NoError(t, nop.Parse(&b.dm.sent[0].bhs))
+	assert.True(t, nop.Immediate)
+	assert.Zero(t, nop.DataLength)
+	assert.Equal(t, uint32(iscsi.ReservedTag), nop.TTT)
+	b.now = b.now.Add(time.Second)
+	b.feed(&iscsi.NOPIn{ITT: nop.ITT, TTT: iscsi.ReservedTag, StatSN: b.nextStat()}, nil)
+	assert.Equal(t, b.now.Add(5*time.Second), b.deadline(), "answered")
+
+	b.now = b.now.Add(5 * time.Second)
+	b.round()
+	require.Len(t, b.dm.sent, 2)
+	b.now = b.now.Add(9 * time.Second) // something else comes: the peer lives
+	b.feed(&iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: iscsi.ReservedTag}, nil)
+	b.now = b.now.Add(9 * time.Second)
+	b.round()
+	require.NoError(t, b.err)
+	assert.Equal(t, b.now.Add(time.Second), b.deadline())
+	b.now = b.now.Add(time.Second)
+	b.round()
+	assert.ErrorContains(t, b.err, "NOP-Out was not answered")
+}
+
+func TestManagementOfCallers(t *testing.T) {
+	b := newBench(4)
+	ping := b.ask(requestPing, Command{})
+	b.now = b.now.Add(time.Millisecond)
+	b.feed(&iscsi.NOPIn{ITT: iscsi.ITTOf(&b.dm.sent[0].bhs), TTT: iscsi.ReservedTag, StatSN: b.nextStat()}, nil)
+	assert.True(t, ping.ended)
+	assert.Equal(t, time.Millisecond, ping.elapsed)
+
+	for _, lun := range []iscsi.LUN{1, 2} {
+		b.ask(requestCommand, Command{LUN: lun, CDB: make([]byte, 6)})
+	}
+	reset := &request{kind: requestTMF, function: iscsi.TMLogicalUnitReset, lun: 2}
+	b.submit(b.now, letter{r: reset})
+	b.ask(requestCommand, Command{LUN: 2, CDB: make([]byte, 6)}) // behind the reset
+	req := b.lastTMF(t)
+	assert.Equal(t, iscsi.TMFRequest{Immediate: true, Function: iscsi.TMLogicalUnitReset, LUN: 2, ITT: req.ITT, RefITT: iscsi.ReservedTag, CmdSN: 3, ExpStatSN: b.seq.StatSN}, req)
+	b.told = nil
+	b.answerTMF(req.ITT, iscsi.TMComplete)
+	require.Len(t, b.told, 2)
+	assert.ErrorIs(t, b.told[0].err, ErrAborted)
+	assert.Same(t, reset, b.told[1])
+	assert.Equal(t, b.dm.commands[1:2], b.dm.forgotten, "only what the reset has met")
+
+	refused := &request{kind: requestTMF, function: iscsi.TMTargetColdReset}
+	b.submit(b.now, letter{r: refused})
+	b.round()
+	b.answerTMF(b.lastTMF(t).ITT, iscsi.TMNotSupported)
+	assert.Equal(t, iscsi.TMNotSupported, refused.response)
+	assert.Len(t, b.dm.forgotten, 1)
+	require.NoError(t, b.err)
+}
+
+func TestManagementWithoutAnswer(t *testing.T) {
+	b := newBench(1)
+	r := b.ask(requestTMF, Command{})
+	b.submit(b.now, letter{r, errors.New("cancelled")})
+	b.round()
+	assert.Equal(t, []*request{r}, b.told)
+	assert.Zero(t, b.managementFreed, "the slot waits for the answer")
+	b.now = b.now.Add(managementTimeout)
+	b.round()
+	assert.ErrorContains(t, b.err, "was not answered")
+}
+
+func TestLogoutByTheTargetsWish(t *testing.T) {
+	b := newBench(2)
+	b.ask(requestCommand, testUnitReady)
+	b.feed(&iscsi.Async{Event: iscsi.AsyncLogoutReq, Parameter3: 2, StatSN: b.nextStat()}, nil)
+	late := b.ask(requestCommand, testUnitReady)
+	assert.ErrorIs(t, late.err, ErrTargetLogout)
+	assert.Empty(t, b.dm.sent, "the command in progress may end")
+	assert.Equal(t, b.now.Add(2*time.Second), b.deadline())
+	b.release(b.dm.commands[0])
+	b.respond(b.dm.cmdPDUs[0].ITT)
+	require.Len(t, b.dm.sent, 1)
+	var req iscsi.LogoutRequest
+	require.NoError(t, req.Parse(&b.dm.sent[0].bhs))
+	assert.Equal(t, iscsi.LogoutRequest{Immediate: true, ITT: req.ITT, CmdSN: 2, ExpStatSN: b.seq.StatSN}, req)
+	b.feed(&iscsi.LogoutResponse{ITT: req.ITT, StatSN: b.nextStat()}, nil)
+	assert.ErrorIs(t, b.err, ErrTargetLogout)
+}
+
+func TestLogoutDoesNotWaitForSlowCommands(t *testing.T) {
+	b := newBench(2)
+	r := b.ask(requestCommand, testUnitReady)
+	b.feed(&iscsi.Async{Event: iscsi.AsyncLogoutReq, Parameter3: 2}, nil)
+	b.now = b.now.Add(2 * time.Second)
+	b.round()
+	require.Len(t, b.dm.sent, 1)
+	b.now = b.now.Add(logoutTimeout)
+	b.round()
+	assert.ErrorIs(t, b.err, ErrTargetLogout)
+	assert.ErrorIs(t, r.err, ErrTargetLogout)
+}
+
+func TestOtherAsyncMessagesAreNoted(t *testing.T) {
+	for _, ev := range []iscsi.AsyncEvent{iscsi.AsyncSCSI, iscsi.AsyncNegotiation, iscsi.AsyncTasksEnded, iscsi.AsyncVendor} {
+		b := newBench(1)
+		b.feed(&iscsi.Async{Event: ev, StatSN: 100}, []byte("anything"))
+		assert.NoError(t, b.err)
+		assert.Equal(t, iscsi.StatSN(101), b.seq.StatSN)
+	}
+}
+
+func TestReleaseOfNothingPanics(t *testing.T) {
+	b := newBench(1)
+	assert.Panics(t, func() { b.release(&iscsi.Transfer{}) })
+	assert.Panics(t, func() { b.release(&iscsi.Transfer{Tag: 99}) })
+	assert.Panics(t, func() { b.release(&b.tasks[0].transfer) })
+}
+
+// TestEvaluate is checklist 151 and 152.
+func TestEvaluate(t *testing.T) {
+	read, write := &Command{In: make([]byte, 100)}, &Command{Out: make([]byte, 100)}
+	sense := []byte{0, 2, 0x70, 0}
+	for _, c := range []struct {
+		name   string
+		cmd    *Command
+		rsp    iscsi.SCSIResponse
+		data   []byte
+		placed uint32
+		want   Result
+		err    string
+	}{
+		{"read", read, iscsi.SCSIResponse{}, nil, 100, Result{Received: 100}, ""},
+		{"short read", read, iscsi.SCSIResponse{Underflow: true, Residual: 60}, nil, 40, Result{Received: 40, Underflow: true, Residual: 60}, ""},
+		{"nothing read", read, iscsi.SCSIResponse{Underflow: true, Residual: 100}, nil, 0, Result{Underflow: true, Residual: 100}, ""},
+		{"more than fits", read, iscsi.SCSIResponse{Overflow: true, Residual: 1 << 30}, nil, 100, Result{Received: 100, Overflow: true, Residual: 1 << 30}, ""},
+		{"placed beyond the residual", read, iscsi.SCSIResponse{Underflow: true, Residual: 60}, nil, 100, Result{Received: 40, Underflow: true, Residual: 60}, ""},
+		{"data lost", read, iscsi.SCSIResponse{}, nil, 99, Result{}, "99 of 100 bytes"},
+		{"underflow and overflow", read, iscsi.SCSIResponse{Underflow: true, Overflow: true, Residual: 1}, nil, 100, Result{}, "at once"},
+		{"underflow beyond the length", write, iscsi.SCSIResponse{Underflow: true, Residual: 101}, nil, 0, Result{}, "101 bytes of 100"},
+		{"residual without a bit", write, iscsi.SCSIResponse{Residual: 7}, nil, 0, Result{}, ""},
+		{"target failure", write, iscsi.SCSIResponse{Response: 1, Status: 2}, sense, 0, Result{}, "not completed"},
+		{"busy, with stray data", write, iscsi.SCSIResponse{Status: 8}, sense, 0, Result{Status: 8}, ""},
+		{"check condition", read, iscsi.SCSIResponse{Status: 2}, sense, 10, Result{Status: 2, Sense: []byte{0x70, 0}, Received: 10}, ""},
+		{"padded sense", read, iscsi.SCSIResponse{Status: 2}, append(sense, 9, 9), 0, Result{Status: 2, Sense: []byte{0x70, 0}}, ""},
+		{"sense of 0 bytes", read, iscsi.SCSIResponse{Status: 2}, []byte{0, 0}, 0, Result{Status: 2}, ""},
+		{"sense too long", read, iscsi.SCSIResponse{Status: 2}, []byte{0, 3, 0x70, 0}, 0, Result{}, "sense data of 3 bytes"},
+		{"sense far too long", read, iscsi.SCSIResponse{Status: 2}, []byte{0xff, 0xff, 0x70, 0}, 0, Result{}, "sense data of 65535"},
+		{"no data segment", read, iscsi.SCSIResponse{Status: 2}, nil, 0, Result{}, "segment of 0 bytes"},
+		{"one byte", read, iscsi.SCSIResponse{Status: 2}, []byte{0}, 0, Result{}, "segment of 1 bytes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := evaluate(&c.rsp, c.data, c.cmd, c.placed)
+			if c.err != "" {
+				var broken *ProtocolError
+				require.ErrorAs(t, err, &broken)
+				assert.ErrorContains(t, err, c.err)
+			} else {
+				require.NoError(t, err)
+			}
+			assert.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestListKeepsOrder(t *testing.T) {
+	var l taskList
+	tasks := make([]task, 5)
+	for i := range tasks {
+		tasks[i].itt = uint32(i)
+		l.push(&tasks[i])
+	}
+	l.unsent = &tasks[2]
+	for _, i := range []int{2, 0, 4} {
+		l.remove(&tasks[i])
+	}
+	s := ""
+	for t := l.first; t != nil; t = t.next {
+		s += fmt.Sprint(t.itt)
+	}
+	assert.Equal(t, "13", s)
+	assert.Same(t, &tasks[3], l.unsent)
+	assert.Same(t, &tasks[3], l.last)
+	l.remove(&tasks[1])
+	l.remove(&tasks[3])
+	assert.Equal(t, taskList{}, l)
+}
+
+// FuzzCore feeds PDUs of any content to a session with commands in progress.
+func FuzzCore(f *testing.F) {
+	for _, p := range []interface{ Put(*[iscsi.BHSSize]byte) }{
+		&iscsi.SCSIResponse{ITT: 1<<indexBits | 0, Status: 2}, &iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: 5}, &iscsi.TMFResponse{},
+		&iscsi.Async{Event: iscsi.AsyncLogoutReq}, &iscsi.Reject{}, &iscsi.LogoutResponse{}, &iscsi.DataIn{},
+	} {
+		ev := pduEvent(p, make([]byte, 50))
+		f.Add(append(ev.BHS[:], ev.Data...))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		b := newBench(4)
+		for range 3 {
+			b.ask(requestCommand, testUnitReady)
+		}
+		b.ask(requestPing, Command{})
+		for len(in) >= iscsi.BHSSize && b.err == nil {
+			ev := iscsi.Event{Kind: iscsi.EventPDU, BHS: (*[iscsi.BHSSize]byte)(append([]byte(nil), in[:iscsi.BHSSize]...))}
+			in = in[iscsi.BHSSize:]
+			n := min(int(ev.BHS[7]), len(in))
+			ev.Data, in = append([]byte(nil), in[:n]...), in[n:]
+			b.event(b.now, &ev)
+			b.now = b.now.Add(time.Second)
+			b.round()
+		}
+		b.fail(errDead)
+		b.round()
+		require.Len(t, b.told, 4, "each caller once")
+	})
+}
