@@ -383,16 +383,19 @@ func (c *conn) nextStatSN() iscsi.StatSN {
 	return sn
 }
 
-// announce tells the initiator of slots that have opened if no PDU of this round does.
+// announce tells the initiator of slots that have opened, if it has used up those that it knows of and no
+// response does.
 func (c *conn) announce() {
-	if c.ses == nil || !c.ses.win.late {
+	if c.ses == nil || !c.ses.win.late || c.state != connFull || c.err != nil {
 		return
+	}
+	if c.told != c.seq.MaxCmdSN {
+		if !c.told.Before(c.seq.ExpCmdSN) || c.ses.discovery || !c.greeted {
+			return
+		}
+		c.sendNOPIn(iscsi.ReservedTag, iscsi.ReservedTag, c.seq.StatSN, nil)
 	}
 	c.ses.win.late = false
-	if c.told == c.seq.MaxCmdSN || !c.greeted || c.ses.discovery || c.state != connFull || c.err != nil {
-		return
-	}
-	c.sendNOPIn(iscsi.ReservedTag, iscsi.ReservedTag, 0, nil)
 }
 
 // teardown ends the connection and everything of it. It returns when nothing of it is left: a store that
