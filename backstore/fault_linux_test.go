@@ -259,8 +259,17 @@ func TestPartialBlocksAreKept(t *testing.T) {
 	want := bytes.Repeat([]byte{7}, 3*bounceSize)
 	require.NoError(t, s.WriteAt([][]byte{want}, 0, false))
 	for _, c := range []struct{ off, n int }{
-		{1, 1}, {4095, 2}, {4096, 512}, {8191, 1}, {8192 - 512, 512}, {100, 10000}, {4095, bounceSize},
-		{4097, bounceSize + 5000}, {bounceSize - 1, 2}, {1, 2*bounceSize + 1}, {0, 4096 + 1},
+		{1, 1},
+		{4095, 2},
+		{4096, 512},
+		{8191, 1},
+		{8192 - 512, 512},
+		{100, 10000},
+		{4095, bounceSize},
+		{4097, bounceSize + 5000},
+		{bounceSize - 1, 2},
+		{1, 2*bounceSize + 1},
+		{0, 4096 + 1},
 	} {
 		part := bytes.Repeat([]byte{byte(c.n)}, c.n)
 		copy(want[c.off:], part)

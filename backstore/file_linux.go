@@ -72,9 +72,9 @@ func (f *fileStore) write(bufs [][]byte, off int64, durable bool) error {
 	}
 	switch {
 	case !durable:
-		return f.writeThrough(bufs, off, 0)
+		return f.put(bufs, off, 0)
 	case f.direct == nil && !f.ownSync:
-		if err := f.writeThrough(bufs, off, 0); err != nil {
+		if err := f.put(bufs, off, 0); err != nil {
 			return err
 		}
 		return f.syncer.sync(f.sys.fdatasync, f.fd)
@@ -82,20 +82,21 @@ func (f *fileStore) write(bufs [][]byte, off int64, durable bool) error {
 		if err := f.syncer.failure(); err != nil {
 			return err
 		}
-		err := f.writeThrough(bufs, off, unix.RWF_DSYNC)
+		err := f.put(bufs, off, unix.RWF_DSYNC)
 		f.syncer.note(err)
 		return err
 	default: // through the page cache: one flush at a time, see syncer
 		if err := f.syncer.begin(); err != nil {
 			return err
 		}
-		err := f.writeThrough(bufs, off, unix.RWF_DSYNC)
+		err := f.put(bufs, off, unix.RWF_DSYNC)
 		f.syncer.end(err)
 		return err
 	}
 }
 
-func (f *fileStore) writeThrough(bufs [][]byte, off int64, flags int) error {
+// put writes, through a bounce buffer where it must.
+func (f *fileStore) put(bufs [][]byte, off int64, flags int) error {
 	if f.direct == nil {
 		return f.move(f.sys.pwritev, bufs, off, flags, io.ErrShortWrite)
 	}
