@@ -303,6 +303,7 @@ type bench struct {
 	device *scsi.Device
 	slow   *slowStore
 	lines  *logLines
+	mu     sync.Mutex
 	fakes  []*fakeDM
 }
 
@@ -367,7 +368,9 @@ func newBench(t testing.TB, bc benchConfig) *bench {
 func (b *bench) connect(tr iscsi.Traits) *fakeDM {
 	b.t.Helper()
 	dm := newFakeDM(tr)
+	b.mu.Lock()
 	b.fakes = append(b.fakes, dm)
+	b.mu.Unlock()
 	p := &portal{s: b.s, config: PortalConfig{Tag: 1}}
 	c := newConn(b.s, p, dm)
 	require.True(b.t, b.s.admit(c))
