@@ -25,6 +25,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
 
 func config(t *testing.T, portal string, stores, targets string) *conf.Config {
@@ -74,6 +75,7 @@ func TestOneAddressServesBoth(t *testing.T) {
 
 // TestStopWithASession: a session that is still there does not keep the daemon from stopping in order.
 func TestStopWithASession(t *testing.T) {
+	defer goleak.VerifyNone(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	log, _ := test.NewNullLogger()
@@ -83,7 +85,7 @@ func TestStopWithASession(t *testing.T) {
 	require.NoError(t, d.WriteAt(ctx, make([]byte, 4096), 0))
 	require.NoError(t, s.stop())
 	require.Error(t, d.WriteAt(ctx, make([]byte, 4096), 0))
-	_ = ses.Close() // lost already
+	_ = ses.Close() // the target has ended it
 }
 
 func TestWithoutRDMA(t *testing.T) {
@@ -145,16 +147,25 @@ func TestNothingIsHalfStarted(t *testing.T) {
 	}
 }
 
-// A stuckStore never finishes closing.
-type stuckStore struct{ backstore.Store }
+// A stuckStore does not finish closing before it is freed.
+type stuckStore struct {
+	backstore.Store
+	free chan struct{}
+}
 
-func (stuckStore) Close() error { select {} }
+func (s stuckStore) Close() error {
+	<-s.free
+	return nil
+}
 
 func TestSecondSignalEndsAtOnce(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	stuck := stuckStore{free: make(chan struct{})}
+	defer close(stuck.free)
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGTERM
 	log, _ := test.NewNullLogger()
-	s := &service{log: log, names: []string{"x"}, stores: map[string]backstore.Store{"x": stuckStore{}}}
+	s := &service{log: log, names: []string{"x"}, stores: map[string]backstore.Store{"x": stuck}}
 	err := (&app{signals: signals}).stop(s)
 	require.EqualError(t, err, "terminated again: ended at once")
 }
