@@ -13,7 +13,8 @@ type Sink interface {
 	// the queue pair fills it before its next call. Packets leave in this order, sealed by the link. It returns nil
 	// when the round's room is spent: the queue pair then goes on at its next Transmit.
 	Packet(q *QP, op wire.Opcode, n int) wire.Packet
-	// Complete hands over a completion, of the send queue or (c.Recv) of the receive queue, in queue order.
+	// Complete hands over a completion, of the send queue or (c.Recv) of the receive queue, in queue order. It does
+	// not post: that comes after the step.
 	Complete(q *QP, c rdma.Completion)
 }
 
@@ -44,56 +45,136 @@ type Counters struct {
 	NaksSent, NaksReceived       uint64
 	RNRNaksSent, RNRNaksReceived uint64
 	Dropped                      uint64 // packets that no rule lets in
+	Immediates                   uint64 // immediate data received and thrown away: rdma.Completion has none
 }
 
-// A QP is a queue pair in RTS or in error.
-type QP struct{}
+// A QP is a queue pair in RTS or in error. One goroutine at a time may call its methods.
+type QP struct {
+	cfg  Config
+	sq   sendQueue
+	rq   recvQueue
+	req  requester
+	resp responder
+
+	failed bool
+	more   bool
+	turn   bool // requests go before responses in the next round
+	ackAt  time.Time
+	rnrAt  time.Time
+
+	hotLocal, hotRemote *grant // last found by key
+	c                   Counters
+	faults              faults
+}
+
+// Faults are planted by tests that prove the checker able to see them.
+type faults struct {
+	skipResend bool // a packet that is due again is taken as sent
+	staleKey   bool // a grant's key is not compared
+	lateWrite  bool // the payload of an RDMA Write is placed when the next has come, acknowledged or not
+	late       func()
+}
 
 // New makes a queue pair in RTS.
-func New(c Config) *QP { panic("not written") }
+func New(c Config) *QP {
+	q := &QP{cfg: c}
+	q.sq, q.rq = newQueues(&c)
+	q.req.init(&c)
+	q.resp.init(&c)
+	return q
+}
 
-// PostSend takes work requests, in order, and returns how many: fewer than all with rdma.ErrQueueFull or what is
-// wrong with the next. Nothing is transmitted before Transmit. In the error state they complete, flushed.
-func (q *QP) PostSend(wrs []rdma.SendWR, s Sink) (int, error) { panic("not written") }
+// Receive takes one packet from the peer, parsed and its ICRC checked. It keeps no part of p.
+func (q *QP) Receive(now time.Time, p wire.Packet, s Sink) {
+	q.c.Received++
+	op := p.Opcode()
+	switch {
+	case q.failed || p.DestQP() != q.cfg.QPN || p.PKey()&partitionMask != wire.DefaultPKey&partitionMask, op&transportMask != 0:
+		q.c.Dropped++
+	case op.Is(wire.Request):
+		q.request(p, s)
+	case op.Is(wire.Response):
+		q.response(now, p, s)
+	default:
+		q.c.Dropped++
+	}
+}
 
-// PostRecv does the same for the receive queue.
-func (q *QP) PostRecv(wrs []rdma.RecvWR, s Sink) (int, error) { panic("not written") }
-
-// Receive takes one packet from the peer, ICRC checked.
-func (q *QP) Receive(now time.Time, p wire.Packet, s Sink) { panic("not written") }
+const (
+	partitionMask = 0x7fff // without the membership bit (IBTA 10.9.3)
+	transportMask = 0xe0   // 0: reliable connection
+)
 
 // Transmit ends a round: it sends what the window, the peer and the sink's room allow, acknowledges what was received
 // in one ACK, and acts on deadlines that have passed.
-func (q *QP) Transmit(now time.Time, s Sink) { panic("not written") }
+func (q *QP) Transmit(now time.Time, s Sink) {
+	q.more = false
+	if !q.failed {
+		q.expire(now, s)
+	}
+	// When the room runs out, requests and responses take turns to be first, so that a peer's Reads do not keep
+	// our requests back for ever, nor the reverse.
+	first := q.turn
+	if first && !q.failed {
+		q.transmitRequests(now, s)
+	}
+	if !q.failed && !q.more {
+		q.transmitResponses(s)
+	}
+	if !first && !q.failed && !q.more {
+		q.transmitRequests(now, s)
+	}
+	q.turn = q.more && !first
+	if !q.failed {
+		q.arm(now)
+	}
+}
 
-// Deadline is when Transmit must be called next, zero for never. More reports that the sink's room ran out and there
-// is more to send at once.
-func (q *QP) Deadline() time.Time { panic("not written") }
-func (q *QP) More() bool          { panic("not written") }
+// packet takes room for the next packet, addressed to the peer. Without room the round ends.
+func (q *QP) packet(op wire.Opcode, n int, seq uint64, s Sink) wire.Packet {
+	p := s.Packet(q, op, n)
+	if p == nil {
+		q.more = true
+		return nil
+	}
+	q.c.Sent++
+	p.SetMigrated() // as NICs do
+	p.SetDestQP(q.cfg.PeerQPN)
+	p.SetPSN(psn(seq))
+	return p
+}
+
+// void makes a packet one that nobody takes: queue pair 0 is never a connection's. It is for a packet whose data
+// turned out not to be had after the room was taken.
+func void(p wire.Packet) { p.SetDestQP(0) }
+
+// firstSeq keeps sequence numbers from going below 0 when a PSN from before the first is converted.
+const firstSeq = 1 << 24
+
+// psn is a sequence number on the wire.
+func psn(seq uint64) wire.PSN { return wire.PSN(seq & (1<<24 - 1)) }
+
+// seqOf is the sequence number of p that is nearest to base.
+func seqOf(base uint64, p wire.PSN) uint64 { return base + uint64(int64(p.Sub(psn(base)))) }
+
+// packets is how many a message of n bytes takes: an empty one is one.
+func (q *QP) packets(n uint32) uint64 {
+	mtu := uint64(q.cfg.MTU)
+	return max(1, (uint64(n)+mtu-1)/mtu)
+}
+
+// More reports that the sink's room ran out and there is more to send at once.
+func (q *QP) More() bool { return q.more }
 
 // Fail moves the queue pair to the error state: everything outstanding completes, the oldest send with status (or
 // flushed, if status is WRFlushErr), the rest flushed, in order.
-func (q *QP) Fail(status rdma.Status, s Sink) { panic("not written") }
+func (q *QP) Fail(status rdma.Status, s Sink) { q.failAt(q.sq.done, status, s) }
 
 // Failed reports the error state.
-func (q *QP) Failed() bool { panic("not written") }
+func (q *QP) Failed() bool { return q.failed }
 
-// Num is the queue pair number. Counters are its counters so far.
-func (q *QP) Num() wire.QPN      { panic("not written") }
-func (q *QP) Counters() Counters { panic("not written") }
+// Num is the queue pair number.
+func (q *QP) Num() wire.QPN { return q.cfg.QPN }
 
-// Memory is the registered memory of a device: regions and windows by key (IBTA 10.6). Keys are random and change
-// with every registration and bind; 0 is never one. Its methods may be called from any goroutine; the data of a
-// region may be touched by queue pairs until Deregister has returned, and not after.
-type Memory struct{}
-
-// NewMemory makes an empty table; keys are drawn from seed.
-func NewMemory(seed uint64) *Memory { panic("not written") }
-
-// Register opens mem. It implements rdma.Device.Register.
-func (m *Memory) Register(mem []byte, access rdma.Access) (rdma.MemoryRegion, error) {
-	panic("not written")
-}
-
-// NewWindow makes an unbound type 2 window.
-func (m *Memory) NewWindow() (rdma.Window, error) { panic("not written") }
+// Counters are its counters so far.
+func (q *QP) Counters() Counters { return q.c }

@@ -1,0 +1,112 @@
+package rc
+
+import (
+	"github.com/goiser/goiser/iser/rdma"
+	"github.com/goiser/goiser/iser/rdma/roce/wire"
+)
+
+// A readResource remembers a Read that was accepted, for as long as the peer may ask for it again: until as many
+// more have been accepted as it may have outstanding (IBTA 9.7.5.1.2).
+type readResource struct {
+	first, count uint64 // sequence numbers of the responses
+	addr         uint64
+	key, length  uint32
+	msn          uint32
+	next, end    uint64 // responses to be sent
+	stop         uint32 // bytes from addr on that were asked for
+}
+
+// acceptRead checks a Read request and queues the answer.
+func (q *QP) acceptRead(p wire.Packet) wire.Syndrome {
+	r := &q.resp
+	addr, key, length := p.RETH()
+	if len(r.reads) == 0 || len(p.Payload()) != 0 || length > maxMessage {
+		return wire.NakInvalidRequest
+	}
+	e := &r.reads[r.readHead%uint64(len(r.reads))]
+	if e.next < e.end { // more than we said we would serve
+		return wire.NakInvalidRequest
+	}
+	if length > 0 && !q.opens(&q.hotRemote, key, addr, uint64(length), rdma.RemoteRead) {
+		return wire.NakRemoteAccess
+	}
+	r.msn++
+	*e = readResource{first: r.exp, count: q.packets(length), addr: addr, key: key, length: length, msn: r.msn, stop: length}
+	e.next, e.end = e.first, e.first+e.count
+	r.readHead++
+	r.exp = e.end
+	r.ack = false // the responses acknowledge what was before
+	return 0
+}
+
+// readAgain answers a Read from the packet on that the peer asks for. It must ask for what it asked before.
+func (q *QP) readAgain(p wire.Packet, seq uint64) {
+	r := &q.resp
+	addr, key, length := p.RETH()
+	oldest := r.readHead - min(r.readHead, uint64(len(r.reads)))
+	for n := oldest; n < r.readHead; n++ {
+		e := &r.reads[n%uint64(len(r.reads))]
+		if seq < e.first || seq >= e.first+e.count {
+			continue
+		}
+		off := uint32(seq-e.first) * uint32(q.cfg.MTU)
+		if key != e.key || addr != e.addr+uint64(off) || length > e.length-off {
+			break
+		}
+		stop, end := off+length, seq+q.packets(length)
+		if e.next < e.end { // some are still to be sent
+			e.next, e.end, e.stop = min(e.next, seq), max(e.end, end), max(e.stop, stop)
+		} else {
+			e.next, e.end, e.stop = seq, end, stop
+		}
+		r.readScan = min(r.readScan, n)
+		return
+	}
+	q.c.Dropped++
+}
+
+// transmitReads sends Read responses, oldest first; false while some remain.
+func (q *QP) transmitReads(s Sink) bool {
+	r := &q.resp
+	for ; r.readScan < r.readHead; r.readScan++ {
+		e := &r.reads[r.readScan%uint64(len(r.reads))]
+		for e.next < e.end {
+			if !q.sendResponse(e, s) {
+				return r.fatal != 0 && !q.more
+			}
+		}
+	}
+	return true
+}
+
+// sendResponse sends the next response of e; false without room, or if the memory is not there any more.
+func (q *QP) sendResponse(e *readResource, s Sink) bool {
+	off := uint32(e.next-e.first) * uint32(q.cfg.MTU)
+	n := min(uint32(q.cfg.MTU), e.stop-off)
+	op := wire.ReadRespMiddle
+	first, last := e.next == e.first, e.next == e.end-1
+	switch {
+	case first && last:
+		op = wire.ReadRespOnly
+	case first:
+		op = wire.ReadRespFirst
+	case last:
+		op = wire.ReadRespLast
+	}
+	p := q.packet(op, int(n), e.next, s)
+	if p == nil {
+		return false
+	}
+	if n > 0 && !q.load(&q.hotRemote, e.key, e.addr+uint64(off), p.Payload(), rdma.RemoteRead) {
+		void(p)
+		r := &q.resp
+		r.fatal, r.fatalAt, r.recvStatus = wire.NakRemoteAccess, e.next, rdma.Success
+		r.readScan = r.readHead
+		return false
+	}
+	if op != wire.ReadRespMiddle {
+		p.SetAETH(wire.Ack, e.msn)
+	}
+	e.next++
+	return true
+}

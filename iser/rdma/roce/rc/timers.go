@@ -1,0 +1,117 @@
+package rc
+
+import (
+	"time"
+
+	"github.com/goiser/goiser/iser/rdma"
+	"github.com/goiser/goiser/iser/rdma/roce/wire"
+)
+
+const (
+	// firstTimeout is the retry timer of an unmeasured path: above the delays of a busy software responder, far
+	// below the two seconds that peers' timers are set to.
+	firstTimeout = 30 * time.Millisecond
+	// rttFactor times the round trip is the least: a peer that answers late has lost nothing.
+	rttFactor = 4
+	// maxTimeout bounds the doubling when the peers have agreed on no timeout (code 0).
+	maxTimeout = 2 * time.Second
+
+	startWindow = 32 // packets
+	minWindow   = 8
+	// infiniteRNR is the RNR retry count that means no limit (IBTA 9.7.5.2.8).
+	infiniteRNR = 7
+)
+
+var zeroTime time.Time
+
+// rnrTimers are the waits of the timer codes in RNR NAKs (IBTA table 45), in units of 10 microseconds.
+var rnrTimers = [32]time.Duration{
+	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144,
+	8192, 12288, 16384, 24576, 32768, 49152,
+}
+
+func rnrWait(s wire.Syndrome) time.Duration { return rnrTimers[s&31] * 10 * time.Microsecond }
+
+// timeout is how long to wait for progress before the next retry.
+func (q *QP) timeout() time.Duration {
+	base := max(firstTimeout, rttFactor*q.req.rtt)
+	limit := q.cfg.AckTimeout
+	if limit <= 0 {
+		limit = maxTimeout
+	}
+	return min(base<<min(q.req.retries, 16), max(limit, base))
+}
+
+// arm starts the retry timer if something is unanswered and it does not run, and stops it if nothing is.
+func (q *QP) arm(now time.Time) {
+	switch {
+	case q.req.nxt == q.req.una:
+		q.ackAt = zeroTime
+	case q.ackAt.IsZero():
+		q.ackAt = now.Add(q.timeout())
+	}
+}
+
+// expire acts on deadlines that have passed.
+func (q *QP) expire(now time.Time, s Sink) {
+	if !q.rnrAt.IsZero() && !now.Before(q.rnrAt) {
+		q.rnrAt = zeroTime
+	}
+	if q.ackAt.IsZero() || now.Before(q.ackAt) {
+		return
+	}
+	q.ackAt = zeroTime
+	q.c.Timeouts++
+	if q.req.retries >= q.cfg.RetryCount {
+		q.failAt(q.sq.done, rdma.RetryExcErr, s)
+		return
+	}
+	q.req.retries++
+	q.loss()
+	q.goBack()
+}
+
+// Deadline is when Transmit must be called next, zero for never.
+func (q *QP) Deadline() time.Time {
+	if q.ackAt.IsZero() || !q.rnrAt.IsZero() && q.rnrAt.Before(q.ackAt) {
+		return q.rnrAt
+	}
+	return q.ackAt
+}
+
+// loss halves the window, once for all losses among the packets in flight.
+func (q *QP) loss() {
+	r := &q.req
+	if r.una >= r.recover {
+		r.window = max(min(minWindow, q.cfg.Window), r.window/2)
+		r.recover = r.fresh
+	}
+}
+
+// grow opens the window by one packet for each window acknowledged.
+func (q *QP) grow(acked uint64) {
+	r := &q.req
+	if r.window >= q.cfg.Window {
+		return
+	}
+	if r.credit += int(acked); r.credit >= r.window {
+		r.credit = 0
+		r.window++
+	}
+}
+
+// measure takes the round trip of the packet that was being timed, if it is acknowledged. A packet sent twice is
+// not timed: nobody knows which of the two was answered.
+func (q *QP) measure(now time.Time) {
+	r := &q.req
+	if r.timedAt.IsZero() || r.una <= r.timed {
+		return
+	}
+	d := now.Sub(r.timedAt)
+	r.timedAt = zeroTime
+	if r.rtt == 0 {
+		r.rtt = d
+	} else {
+		r.rtt += (d - r.rtt) / 8
+	}
+}
