@@ -193,8 +193,8 @@ func (d *fakeDM) PutData(t *iscsi.Transfer, bufs [][]byte, off uint32) {
 		if int(off)+len(b) > int(t.EDTL) {
 			panic("PutData beyond EDTL")
 		}
-		for len(m) < int(off)+len(b) {
-			m = append(m, 0)
+		if n := int(off) + len(b); n > len(m) {
+			m = append(m, make([]byte, n-len(m))...)
 		}
 		off += uint32(copy(m[off:], b))
 	}
@@ -218,8 +218,13 @@ func (d *fakeDM) GetData(t *iscsi.Transfer, bufs [][]byte, off uint32) {
 func (d *fakeDM) finish(itt uint32) {
 	g := d.gets[itt]
 	delete(d.gets, itt)
-	m := d.memory[itt][g.off:]
+	m := d.memory[itt]
+	m = m[min(int(g.off), len(m)):]
 	for _, b := range g.bufs {
+		if int(g.off)+len(b) > int(g.t.EDTL) {
+			panic("GetData beyond EDTL")
+		}
+		g.off += uint32(len(b))
 		m = m[copy(b, m):]
 	}
 	d.push(fakeEvent{ev: iscsi.Event{Kind: iscsi.EventGot, Transfer: g.t}})
@@ -309,6 +314,7 @@ type bench struct {
 
 type benchConfig struct {
 	chunks int
+	size   string // of a unit
 	config Config
 	neg    func(*iscsi.Config)
 	allow  []string
@@ -321,6 +327,9 @@ const (
 
 func newBench(t testing.TB, bc benchConfig) *bench {
 	t.Helper()
+	if bc.size == "" {
+		bc.size = "16MiB"
+	}
 	if bc.chunks == 0 {
 		bc.chunks = 64
 	}
@@ -333,11 +342,11 @@ func newBench(t testing.TB, bc benchConfig) *bench {
 	bc.config.Pool, bc.config.Log = b.pool, log
 	b.s = New(bc.config)
 	b.device = scsi.NewDevice(scsi.DeviceConfig{Name: testTarget})
-	ram, err := backstore.Open("ram", backstore.Options{"size": "16MiB"})
+	ram, err := backstore.Open("ram", backstore.Options{"size": bc.size})
 	require.NoError(t, err)
 	_, err = b.device.Add(0, ram, scsi.LUConfig{ID: "fast"})
 	require.NoError(t, err)
-	slow, err := backstore.Open("ram", backstore.Options{"size": "16MiB"})
+	slow, err := backstore.Open("ram", backstore.Options{"size": bc.size})
 	require.NoError(t, err)
 	b.slow = &slowStore{Store: slow}
 	_, err = b.device.Add(1, b.slow, scsi.LUConfig{ID: "slow"})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+	"testing/synctest"
 
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/scsi"
@@ -311,6 +312,10 @@ func TestPingsOfAPeerThatDoesNotReadEnd(t *testing.T) { // field report SE-13
 }
 
 func TestLogout(t *testing.T) { // conformance 125, field report RC-11
+	synctest.Test(t, func(t *testing.T) { testLogout(t) })
+}
+
+func testLogout(t *testing.T) {
 	for _, row := range []struct {
 		reason   iscsi.LogoutReason
 		cid      uint16
