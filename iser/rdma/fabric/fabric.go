@@ -38,8 +38,9 @@ type Options struct {
 	Fault func(qp uint32, wr *rdma.SendWR) Fault
 }
 
-// An Operation is one executed work request as Options.Tap sees it. It and its Data are valid during
-// the call only, and the call must not use the fabric.
+// An Operation is one executed work request as Options.Tap sees it, before its completions can be
+// polled. It and its Data are valid during the call only, and the call must not use the fabric. Calls of
+// one connection come one at a time.
 type Operation struct {
 	Op     rdma.OpCode
 	QP     uint32      // of the requester

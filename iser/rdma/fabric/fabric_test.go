@@ -1,128 +1,228 @@
 package fabric_test
 
 import (
+	"context"
+	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/fabric"
+	"github.com/goiser/goiser/iser/rdma/rdmatest"
 )
 
-var listenAddr = netip.MustParseAddrPort("10.0.0.1:0")
+func anyPort() netip.AddrPort { return netip.MustParseAddrPort("10.0.0.1:0") }
 
-// A side is one end of a connection in a test.
-type side struct {
-	t   testing.TB
-	ep  rdma.Endpoint
-	qp  rdma.QueuePair
-	scq rdma.CompletionQueue
-	rcq rdma.CompletionQueue
-	buf []byte
-	mr  rdma.MemoryRegion
+func TestSuite(t *testing.T) {
+	iwarp := fabric.DefaultLimits()
+	iwarp.MaxReadSGE, iwarp.Windows, iwarp.SendInvalidate, iwarp.ReadSinkNeedsRemoteWrite = 1, false, false, true
+	for name, o := range map[string]fabric.Options{
+		"orderly": {}, "seed1": {Seed: 1}, "seed2": {Seed: 2, TwoDevices: true}, "seed3": {Seed: 3},
+		"iwarp": {ExactPrivateData: true, TwoDevices: true, Limits: &iwarp},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := fabric.New(o)
+			t.Run("run", func(t *testing.T) { rdmatest.Run(t, f, anyPort) })
+			require.Equal(t, fabric.Gauges{}, f.Gauges(), "left open")
+			require.Zero(t, f.Counters.Recycled.Load())
+			require.NotZero(t, f.Counters.Bytes.Load())
+			require.Equal(t, "fabric", f.Name())
+		})
+	}
 }
 
-const (
-	sideDepth  = 16
-	sideMemory = 64 << 10
-	allAccess  = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.WindowBind
-)
+func connect(t testing.TB, f *fabric.Fabric, c rdmatest.Config) (a, b *rdmatest.End) {
+	return rdmatest.Connect(t, f, anyPort(), c)
+}
 
-func newSide(t testing.TB, ep rdma.Endpoint) *side {
-	s := &side{t: t, ep: ep, buf: make([]byte, sideMemory)}
-	var err error
-	s.scq, err = ep.Device().NewCQ(2 * sideDepth)
+// within is a context for t that ends after d.
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestPrivateDataIsPaddedUnlessExact(t *testing.T) {
+	p := rdma.ConnParam{PrivateData: []byte{0xc0, 0, 0, 0}}
+	for exact, want := range map[bool][2]int{false: {56, 196}, true: {4, 4}} {
+		a, b := connect(t, fabric.New(fabric.Options{ExactPrivateData: exact}), rdmatest.Config{Active: &p, Passive: &p})
+		assert.Len(t, b.EP.Peer().PrivateData, want[0])
+		assert.Len(t, a.EP.Peer().PrivateData, want[1])
+	}
+}
+
+func TestListenerOfAllAddresses(t *testing.T) {
+	f := fabric.New(fabric.Options{})
+	l, err := f.Listen(netip.MustParseAddrPort("[::]:3260"))
 	require.NoError(t, err)
-	s.rcq, err = ep.Device().NewCQ(2 * sideDepth)
+	l4, err := f.Listen(netip.MustParseAddrPort("0.0.0.0:3260"))
 	require.NoError(t, err)
-	s.mr, err = ep.Device().Register(s.buf, allAccess)
-	require.NoError(t, err)
-	s.qp, err = ep.CreateQP(rdma.QPConfig{
-		SendCQ: s.scq, RecvCQ: s.rcq, SendDepth: sideDepth, RecvDepth: sideDepth, MaxSendSGE: 4, MaxRecvSGE: 4,
+	_, err = f.Listen(netip.MustParseAddrPort("0.0.0.0:3260"))
+	require.ErrorContains(t, err, "in use")
+	for addr, l := range map[string]rdma.Listener{"[fd00::7]:3260": l, "10.9.8.7:3260": l4} {
+		ep, err := f.Resolve(t.Context(), netip.MustParseAddrPort(addr))
+		require.NoError(t, err)
+		a := rdmatest.NewEnd(t, ep, rdmatest.Config{})
+		go func() {
+			if p, err := l.Accept(t.Context()); err == nil {
+				_ = p.Reject(nil)
+			}
+		}()
+		require.ErrorIs(t, ep.Connect(t.Context(), rdma.ConnParam{}), rdma.ErrRejected)
+		a.Close()
+	}
+	require.NoError(t, l.Close())
+	require.NoError(t, l4.Close())
+}
+
+func TestAddressesThatCannotBe(t *testing.T) {
+	f := fabric.New(fabric.Options{})
+	_, err := f.Listen(netip.AddrPort{})
+	assert.Error(t, err)
+	_, err = f.Resolve(t.Context(), netip.AddrPort{})
+	assert.Error(t, err)
+	_, err = f.Resolve(t.Context(), anyPort())
+	assert.Error(t, err, "no port")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = f.Resolve(ctx, netip.MustParseAddrPort("10.0.0.1:1"))
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestRequestsBeyondTheBacklogWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fabric.New(fabric.Options{Backlog: 1})
+		l, err := f.Listen(anyPort())
+		require.NoError(t, err)
+		ends, errs := make([]*rdmatest.End, 3), make([]chan error, 3)
+		for i := range ends {
+			ep, err := f.Resolve(t.Context(), l.Addr())
+			require.NoError(t, err)
+			ends[i], errs[i] = rdmatest.NewEnd(t, ep, rdmatest.Config{}), make(chan error, 1)
+			ctx := within(t, time.Hour)
+			if i == 1 {
+				ctx = within(t, time.Second)
+			}
+			go func() { errs[i] <- ep.Connect(ctx, rdma.ConnParam{}) }()
+			synctest.Wait()
+		}
+		// One is in the backlog, the second gives up waiting for room, the third still waits.
+		require.ErrorIs(t, <-errs[1], context.DeadlineExceeded)
+		require.NoError(t, l.Close())
+		require.NoError(t, l.Close())
+		var re *rdma.RejectedError
+		require.ErrorAs(t, <-errs[0], &re)
+		assert.Equal(t, rdma.ReasonConsumer, re.Reason)
+		require.ErrorAs(t, <-errs[2], &re)
+		assert.Equal(t, rdma.ReasonNoListener, re.Reason)
+		for _, e := range ends {
+			e.Close()
+		}
+		require.Equal(t, fabric.Gauges{}, f.Gauges())
 	})
-	require.NoError(t, err)
-	return s
 }
 
-func (s *side) close() {
-	require.NoError(s.t, s.ep.Close())
-	require.NoError(s.t, s.scq.Close())
-	require.NoError(s.t, s.rcq.Close())
-	require.NoError(s.t, s.mr.Deregister())
+func TestDeadRequestsInTheBacklogAreSkipped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fabric.New(fabric.Options{})
+		l, err := f.Listen(anyPort())
+		require.NoError(t, err)
+		defer l.Close()
+		ep, err := f.Resolve(t.Context(), l.Addr())
+		require.NoError(t, err)
+		a := rdmatest.NewEnd(t, ep, rdmatest.Config{})
+		connected := make(chan error, 1)
+		go func() { connected <- ep.Connect(t.Context(), rdma.ConnParam{}) }()
+		synctest.Wait()
+		a.Close()
+		require.ErrorIs(t, <-connected, net.ErrClosed)
+		_, err = l.Accept(within(t, time.Second))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
 }
 
-var depth4 = rdma.ConnParam{ResponderResources: 4, InitiatorDepth: 4}
-
-// connect joins two sides through f and closes them when the test ends.
-func connect(t testing.TB, f *fabric.Fabric, active, passive rdma.ConnParam) (a, b *side) {
-	l, err := f.Listen(listenAddr)
+func TestListenerClosedUnderATakenRequest(t *testing.T) {
+	f := fabric.New(fabric.Options{})
+	l, err := f.Listen(anyPort())
 	require.NoError(t, err)
-	defer l.Close()
 	ep, err := f.Resolve(t.Context(), l.Addr())
 	require.NoError(t, err)
-	a = newSide(t, ep)
-	accepted := make(chan *side, 1)
-	go func() {
-		defer close(accepted)
-		p, err := l.Accept(t.Context())
-		if err != nil {
-			return
-		}
-		s := newSide(t, p)
-		if p.Accept(passive) == nil {
-			accepted <- s
-		}
-	}()
-	require.NoError(t, ep.Connect(t.Context(), active))
-	b = <-accepted
-	require.NotNil(t, b)
-	t.Cleanup(func() { a.close(); b.close() })
-	return a, b
+	a := rdmatest.NewEnd(t, ep, rdmatest.Config{})
+	defer a.Close()
+	connected := make(chan error, 1)
+	go func() { connected <- ep.Connect(t.Context(), rdma.ConnParam{}) }()
+	p, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	b := rdmatest.NewEnd(t, p, rdmatest.Config{})
+	defer b.Close()
+	require.NoError(t, p.Accept(rdma.ConnParam{}))
+	require.NoError(t, <-connected)
 }
 
-func (s *side) piece(off uint64, n uint32) []rdma.SGE { return []rdma.SGE{rdma.Piece(s.mr, off, n)} }
+func TestCallsInTheWrongOrderFail(t *testing.T) {
+	f := fabric.New(fabric.Options{})
+	ep, err := f.Resolve(t.Context(), netip.MustParseAddrPort("10.0.0.1:1"))
+	require.NoError(t, err)
+	require.Error(t, ep.Connect(t.Context(), rdma.ConnParam{}), "no queue pair")
+	require.Error(t, ep.Accept(rdma.ConnParam{}), "active side")
+	require.Error(t, ep.Reject(nil), "active side")
+	e := rdmatest.NewEnd(t, ep, rdmatest.Config{})
+	_, err = e.QP.PostSend([]rdma.SendWR{{Op: rdma.OpSend}})
+	require.ErrorContains(t, err, "not connected")
+	_, err = ep.CreateQP(rdma.QPConfig{})
+	require.ErrorContains(t, err, "has one")
+	require.Error(t, ep.Connect(t.Context(), rdma.ConnParam{PrivateData: make([]byte, 57)}))
+	require.Error(t, ep.Connect(t.Context(), rdma.ConnParam{InitiatorDepth: 17}))
+	e.Close()
+	require.ErrorIs(t, ep.Connect(t.Context(), rdma.ConnParam{}), net.ErrClosed)
+	require.ErrorIs(t, ep.Accept(rdma.ConnParam{}), net.ErrClosed)
+	require.ErrorIs(t, ep.Reject(nil), net.ErrClosed)
+	_, err = ep.CreateQP(rdma.QPConfig{})
+	require.ErrorIs(t, err, net.ErrClosed)
 
-// recv posts a receive for n bytes at off.
-func (s *side) recv(id, off uint64, n uint32) {
-	_, err := s.qp.PostRecv([]rdma.RecvWR{{ID: id, SGL: s.piece(off, n)}})
-	require.NoError(s.t, err)
+	a, b := connect(t, f, rdmatest.Config{})
+	require.Error(t, a.EP.Connect(t.Context(), rdma.ConnParam{}), "twice")
+	require.Error(t, b.EP.Accept(rdma.ConnParam{}), "twice")
+	require.Error(t, b.EP.Reject(nil), "accepted")
 }
 
-func (s *side) post(wrs ...rdma.SendWR) {
-	n, err := s.qp.PostSend(wrs)
-	require.NoError(s.t, err)
-	require.Equal(s.t, len(wrs), n)
-}
-
-// sends waits for n more completions of the send queue and returns them.
-func (s *side) sends(n int) []rdma.Completion { return poll(s.t, s.scq, n) }
-
-// recvs is the same for the receive queue.
-func (s *side) recvs(n int) []rdma.Completion { return poll(s.t, s.rcq, n) }
-
-func poll(t testing.TB, cq rdma.CompletionQueue, n int) []rdma.Completion {
-	var got []rdma.Completion
-	for deadline := time.Now().Add(5 * time.Second); len(got) < n; {
-		var cs [4]rdma.Completion
-		m, err := cq.Poll(cs[:min(len(cs), n-len(got))])
-		require.NoError(t, err)
-		got = append(got, cs[:m]...)
-		if m == 0 {
-			require.True(t, time.Now().Before(deadline), "%d of %d completions", len(got), n)
-			require.NoError(t, cq.Wait(deadline))
-		}
+func TestQueuePairsAreHeldToTheLimits(t *testing.T) {
+	f := fabric.New(fabric.Options{})
+	ep, err := f.Resolve(t.Context(), netip.MustParseAddrPort("10.0.0.1:1"))
+	require.NoError(t, err)
+	defer ep.Close()
+	lim := ep.Device().Limits()
+	_, err = ep.Device().NewCQ(0)
+	require.Error(t, err)
+	_, err = ep.Device().NewCQ(lim.MaxCQDepth + 1)
+	require.Error(t, err)
+	cq, err := ep.Device().NewCQ(8)
+	require.NoError(t, err)
+	good := rdma.QPConfig{SendCQ: cq, RecvCQ: cq, SendDepth: 1, RecvDepth: 1}
+	for name, spoil := range map[string]func(c *rdma.QPConfig){
+		"no depth":      func(c *rdma.QPConfig) { c.SendDepth = 0 },
+		"too deep":      func(c *rdma.QPConfig) { c.RecvDepth = lim.MaxQPDepth + 1 },
+		"too many SGEs": func(c *rdma.QPConfig) { c.MaxSendSGE = lim.MaxSGE + 1 },
+		"no queue":      func(c *rdma.QPConfig) { c.SendCQ = nil },
+	} {
+		c := good
+		spoil(&c)
+		_, err := ep.CreateQP(c)
+		assert.Error(t, err, name)
 	}
-	return got
-}
-
-func TestSendArrives(t *testing.T) {
-	a, b := connect(t, fabric.New(fabric.Options{}), depth4, depth4)
-	b.recv(7, 0, 100)
-	copy(a.buf, "hello")
-	a.post(rdma.SendWR{ID: 3, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: a.piece(0, 5)})
-	require.Equal(t, rdma.Completion{ID: 7, Recv: true, ByteLen: 5, QPNum: b.qp.Num()}, b.recvs(1)[0])
-	require.Equal(t, rdma.Completion{ID: 3, QPNum: a.qp.Num()}, a.sends(1)[0])
-	require.Equal(t, "hello", string(b.buf[:5]))
+	require.NoError(t, cq.Close())
+	require.NoError(t, cq.Close())
+	_, err = ep.CreateQP(good)
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = cq.Poll(make([]rdma.Completion, 1))
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.NoError(t, cq.Wait(time.Time{}), "does not block")
+	require.Equal(t, fabric.Gauges{Endpoints: 1}, f.Gauges())
 }
