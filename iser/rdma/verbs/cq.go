@@ -122,7 +122,7 @@ func (q *completionQueue) Poll(cs []rdma.Completion) (int, error) {
 // fill takes up to n completions from the device into wc, which must be empty.
 func (q *completionQueue) fill(n int) error {
 	q.next, q.have = 0, 0
-	r := C.gv_poll_cq(q.cq, &q.wc[0], C.int(n))
+	r := C.gv_poll_cq(q.cq, &q.wc[0], C.int(n), q.d.invFlags)
 	if r < 0 {
 		return fmt.Errorf("%s: poll completion queue: %w", q.d.name, syscall.Errno(-r))
 	}

@@ -29,6 +29,7 @@ type device struct {
 	limits rdma.Limits
 	// What librdmacm takes at most in a REQ or REP.
 	maxResources, maxDepth uint8
+	invFlags               C.uint32_t // gv_poll_cq's
 	vectors                uint32
 	nextVector             atomic.Uint32
 }
@@ -41,7 +42,7 @@ func newDevice(lib *C.struct_gv_lib, ctx *C.struct_ibv_context) (*device, error)
 	d := &device{
 		lib: lib, ctx: ctx, name: C.GoString(&a.name[0]),
 		maxResources: clamp8(a.max_qp_rd_atom), maxDepth: clamp8(a.max_qp_init_rd_atom),
-		vectors: uint32(max(a.comp_vectors, 1)),
+		invFlags: a.inv_flags, vectors: uint32(max(a.comp_vectors, 1)),
 	}
 	d.limits = rdma.Limits{
 		MaxMessage:   uint32(a.max_msg),

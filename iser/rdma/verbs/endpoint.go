@@ -40,6 +40,8 @@ type endpoint struct {
 	peer   rdma.ConnParam
 	qp     *queuePair
 	closed chan struct{} // when Close is done
+	// disconnected: Disconnect was called, or the connection ended.
+	disconnected bool
 }
 
 func newEndpoint(p *Provider, ev *events, handle uint64) *endpoint {
@@ -165,6 +167,12 @@ func (e *endpoint) setDevice() (err error) {
 // not do that for user space, and without it receives would stay posted for ever.
 func (e *endpoint) event(a event) {
 	switch a.kind {
+	case C.RDMA_CM_EVENT_ESTABLISHED:
+		e.mu.Lock()
+		if e.id != nil && e.disconnected {
+			e.disconnectLocked() // the peer could not be told before
+		}
+		e.mu.Unlock()
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 		e.mu.Lock()
 		dev := e.dev
@@ -288,14 +296,17 @@ func (e *endpoint) Accept(p rdma.ConnParam) error {
 
 // Reject implements rdma.Endpoint.
 func (e *endpoint) Reject(private []byte) error {
-	private = private[:min(len(private), rdma.MaxRejectPrivate)]
-	err := e.locked(func() C.int {
-		return C.gv_reject(e.p.lib, e.id, unsafe.Pointer(unsafe.SliceData(private)), C.int(len(private)))
-	})
-	if err = errors.Join(err, e.Close()); err != nil {
+	if err := errors.Join(e.reject(private), e.Close()); err != nil {
 		return fmt.Errorf("verbs: reject connection from %s: %w", e.remote, err)
 	}
 	return nil
+}
+
+func (e *endpoint) reject(private []byte) error {
+	private = private[:min(len(private), rdma.MaxRejectPrivate)]
+	return e.locked(func() C.int {
+		return C.gv_reject(e.p.lib, e.id, unsafe.Pointer(unsafe.SliceData(private)), C.int(len(private)))
+	})
 }
 
 // Disconnect implements rdma.Endpoint.
@@ -310,8 +321,10 @@ func (e *endpoint) Disconnect() error {
 }
 
 // disconnectLocked asks the peer to end the connection, if there is one (the error says only that there
-// is none), and fails the queue pair in any case.
+// is none), and fails the queue pair in any case. A connection that is accepted but not established yet
+// cannot be ended: event does it then.
 func (e *endpoint) disconnectLocked() {
+	e.disconnected = true
 	C.gv_disconnect(e.p.lib, e.id)
 	if e.qp != nil {
 		_ = e.qp.fail() // a queue pair that cannot be failed is one whose device is gone

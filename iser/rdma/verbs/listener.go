@@ -127,15 +127,17 @@ func (l *listener) Close() error {
 	if id == nil {
 		return nil
 	}
-	err := errno(C.gv_destroy_id(l.p.lib, id))
-	l.ev.detach(l.handle)
-	for len(l.queue) > 0 {
+	var err error
+	for len(l.queue) > 0 { // nobody adds to it any more; Accept may still take from it
 		select {
 		case e := <-l.queue:
-			err = errors.Join(err, e.Reject(nil))
+			_ = e.reject(nil) // it fails if the peer has given up
+			err = errors.Join(err, e.Close())
 		default:
 		}
 	}
+	err = errors.Join(err, errno(C.gv_destroy_id(l.p.lib, id)))
+	l.ev.detach(l.handle)
 	l.p.release()
 	if err != nil {
 		return fmt.Errorf("verbs: close listener on %s: %w", l.addr, err)

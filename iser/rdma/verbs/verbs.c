@@ -82,6 +82,8 @@ int gv_device_count(struct gv_lib *l, int *count)
 
 // --- devices and memory -------------------------------------------------------------------------
 
+#define RXE_VENDOR_ID 0xffffff
+
 int gv_query(struct gv_lib *l, struct ibv_context *c, struct gv_limits *out)
 {
 	struct ibv_device_attr a = {0};
@@ -104,6 +106,9 @@ int gv_query(struct gv_lib *l, struct ibv_context *c, struct gv_limits *out)
 	out->mem_mgt_extensions = !!(a.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS);
 	out->window_type2 = a.max_mw > 0 && c->ops.alloc_mw &&
 		(a.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B));
+	// rxe puts the kernel's IB_WC_WITH_INVALIDATE, bit 2, in completions for user space, where that bit
+	// is IBV_WC_IP_CSUM_OK and means nothing on a reliable connection (6.1 to 6.12 at least).
+	out->inv_flags = IBV_WC_WITH_INV | (a.vendor_id == RXE_VENDOR_ID ? IBV_WC_IP_CSUM_OK : 0);
 	out->iwarp = c->device->transport_type == IBV_TRANSPORT_IWARP;
 	return 0;
 }
@@ -149,7 +154,7 @@ struct ibv_cq *gv_create_cq(struct gv_lib *l, struct ibv_context *c, int depth, 
 
 int gv_destroy_cq(struct gv_lib *l, struct ibv_cq *cq) { return result(l->ibv_destroy_cq(cq)); }
 
-int gv_poll_cq(struct ibv_cq *cq, struct gv_wc *wc, int n)
+int gv_poll_cq(struct ibv_cq *cq, struct gv_wc *wc, int n, uint32_t inv_flags)
 {
 	struct ibv_wc v[GV_BATCH];
 	int got = ibv_poll_cq(cq, n < GV_BATCH ? n : GV_BATCH, v);
@@ -167,7 +172,7 @@ int gv_poll_cq(struct ibv_cq *cq, struct gv_wc *wc, int n)
 			continue; // the other fields are undefined
 		w->recv = !!(v[i].opcode & IBV_WC_RECV);
 		w->byte_len = v[i].byte_len;
-		if (w->recv && (v[i].wc_flags & IBV_WC_WITH_INV)) {
+		if (w->recv && (v[i].wc_flags & inv_flags)) {
 			w->invalidated = 1;
 			w->inv_key = v[i].invalidated_rkey;
 		}

@@ -29,6 +29,7 @@ struct gv_limits {
 	int32_t max_sge, max_sge_rd, max_qp_wr, max_cqe;
 	int32_t max_qp_rd_atom, max_qp_init_rd_atom;
 	int32_t comp_vectors;
+	uint32_t inv_flags; // of ibv_wc.wc_flags: any of them says that a key was invalidated
 	uint8_t mem_mgt_extensions, window_type2, iwarp;
 };
 int gv_query(struct gv_lib *l, struct ibv_context *c, struct gv_limits *out);
@@ -49,8 +50,9 @@ struct ibv_comp_channel *gv_create_channel(struct gv_lib *l, struct ibv_context 
 int gv_destroy_channel(struct gv_lib *l, struct ibv_comp_channel *ch);
 struct ibv_cq *gv_create_cq(struct gv_lib *l, struct ibv_context *c, int depth, struct ibv_comp_channel *ch, int vector);
 int gv_destroy_cq(struct gv_lib *l, struct ibv_cq *cq);
-// gv_poll_cq takes up to n (at most GV_BATCH) completions; it returns their number or -errno.
-int gv_poll_cq(struct ibv_cq *cq, struct gv_wc *wc, int n);
+// gv_poll_cq takes up to n (at most GV_BATCH) completions; it returns their number or -errno. inv_flags
+// are the device's.
+int gv_poll_cq(struct ibv_cq *cq, struct gv_wc *wc, int n, uint32_t inv_flags);
 int gv_arm_cq(struct ibv_cq *cq);
 // gv_take_cq_event takes and acknowledges one event of the channel; EAGAIN if there is none.
 int gv_take_cq_event(struct gv_lib *l, struct ibv_comp_channel *ch);

@@ -174,6 +174,12 @@ send id=0x7 op=8 flags=0 inv=0 remote=0 rkey=0 bind=0x5501->0x5502 mr=0x117 addr
 }
 
 func TestCompletionsCarryEveryField(t *testing.T) {
+	completionsCarryEveryField(t)
+	t.Setenv("FAKE_VERBS_RXE", "1")
+	completionsCarryEveryField(t)
+}
+
+func completionsCarryEveryField(t *testing.T) {
 	r := newRig(t, fakeProvider(t), 128)
 	_, err := r.qp.PostRecv([]rdma.RecvWR{{ID: 0xfedcba9876543210}, {ID: 11}})
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 // A stand-in for libibverbs and librdmacm in one file, built and loaded by the tests: one device, whose
 // queue pairs carry messages to themselves, and a connection manager between ids of this process. What is
-// posted is written to the file that FAKE_VERBS_LOG names, a line a work request.
+// posted is written to the file that FAKE_VERBS_LOG names, a line a work request. With FAKE_VERBS_RXE set it
+// tells of remote invalidation as the kernel's rxe does.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -94,7 +95,7 @@ static int post_send(struct ibv_qp *v, struct ibv_send_wr *w, struct ibv_send_wr
 		if ((w->opcode == IBV_WR_SEND || w->opcode == IBV_WR_SEND_WITH_INV) && q->rhead != q->rtail) {
 			struct ibv_wc r = {.wr_id = q->recv[q->rhead++ % RING], .opcode = IBV_WC_RECV, .qp_num = v->qp_num, .byte_len = len};
 			if (w->opcode == IBV_WR_SEND_WITH_INV) {
-				r.wc_flags = IBV_WC_WITH_INV;
+				r.wc_flags = getenv("FAKE_VERBS_RXE") ? IBV_WC_IP_CSUM_OK : IBV_WC_WITH_INV;
 				r.invalidated_rkey = w->invalidate_rkey;
 			}
 			complete((struct cq *)v->recv_cq, r);
@@ -182,7 +183,7 @@ int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
 {
 	(void)c;
 	*a = (struct ibv_device_attr){.max_sge = 4, .max_sge_rd = 3, .max_qp_wr = 512, .max_cqe = RING, .max_qp_rd_atom = 8,
-		.max_qp_init_rd_atom = 6, .max_mw = 10,
+		.max_qp_init_rd_atom = 6, .max_mw = 10, .vendor_id = getenv("FAKE_VERBS_RXE") ? 0xffffff : 0x2c9,
 		.device_cap_flags = IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B};
 	return 0;
 }

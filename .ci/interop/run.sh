@@ -1,0 +1,24 @@
+#!/bin/bash
+# Build everything with RDMA device support and run the interoperability cases of guest.sh in a virtual
+# machine: `make interop`. What the cases leave goes to $INTEROP_OUT (default: a folder below /tmp, named
+# at the end). CASES="a b" selects cases.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$here/../..
+out=${INTEROP_OUT:-$(mktemp -d /tmp/interop.XXXXXX)}
+bin=$out/bin
+mkdir -p "$bin"
+
+[ -e /usr/include/infiniband/verbs.h ] && [ -e /usr/include/rdma/rdma_cma.h ] || {
+	echo "interop: the headers of libibverbs and librdmacm are missing: apt-get install libibverbs-dev librdmacm-dev" >&2
+	exit 1
+}
+export CGO_ENABLED=1
+cd "$root"
+go build -tags rdma -o "$bin/" ./cmd/iserd ./cmd/iser
+go test -tags rdma -c -o "$bin/verbs.test" ./iser/rdma/verbs
+
+status=0
+"$here/../vm/run.sh" -t 1200 -m 3072 -o "$out" -e CASES="${CASES:-}" "$here/guest.sh" "$here/rxe-skip" "$bin"/* || status=$?
+echo "interop: logs in $out" >&2
+exit $status
