@@ -34,13 +34,14 @@ type Options struct {
 	Limits *rdma.Limits
 	// Tap, if set, is told of every operation as it is executed.
 	Tap func(*Operation)
-	// Fault, if set, is asked about every work request of every send queue before it is queued.
+	// Fault, if set, is asked about every work request of every send queue before it is queued, on the
+	// goroutine that posts it; it must not use the fabric.
 	Fault func(qp uint32, wr *rdma.SendWR) Fault
 }
 
 // An Operation is one executed work request as Options.Tap sees it, before its completions can be
-// polled. It and its Data are valid during the call only, and the call must not use the fabric. Calls of
-// one connection come one at a time.
+// polled. It and its Data are valid during the call only, and the call must not use the fabric. Calls
+// come one at a time, on whichever goroutine makes the fabric go on.
 type Operation struct {
 	Op     rdma.OpCode
 	QP     uint32      // of the requester
@@ -118,6 +119,8 @@ type Fabric struct {
 	nextPort  uint16
 	links     uint64 // made so far
 	lastQP    atomic.Uint32
+
+	tapMu sync.Mutex // one call of Options.Tap at a time
 }
 
 // New makes a fabric.

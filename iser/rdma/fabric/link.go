@@ -197,5 +197,7 @@ func (l *link) tap(q *queuePair, e *sendEntry, status rdma.Status, key uint32, a
 	if e.wr.Op != rdma.OpLocalInv && e.wr.Op != rdma.OpBindWindow {
 		l.op.Peer = q.peer.num
 	}
+	l.f.tapMu.Lock()
+	defer l.f.tapMu.Unlock()
 	l.f.opts.Tap(&l.op)
 }
