@@ -205,7 +205,6 @@ func (d *Disk) WriteAt(ctx context.Context, p []byte, off int64) error {
 // A piece is one READ or WRITE of a transfer in flight.
 type piece struct {
 	req *request
-	cdb [16]byte
 	p   []byte
 	off int64
 }
@@ -225,12 +224,11 @@ func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) er
 			q := &ring[started%maxPieces]
 			q.p, q.off = p[:n], off
 			p, off = p[n:], off+int64(n)
-			var err error
-			if q.req, err = d.s.submit(ctx, d.command(q, write)); err != nil {
+			if err := d.start(ctx, q, write); err != nil {
 				first = d.failed(q, write, err)
-				continue
+			} else {
+				started++
 			}
-			started++
 			continue
 		}
 		q := &ring[ended%maxPieces]
@@ -261,15 +259,17 @@ func (d *Disk) checkRange(n int, off int64) error {
 	return nil
 }
 
-func (d *Disk) command(q *piece, write bool) Command {
+// start sends q.
+func (d *Disk) start(ctx context.Context, q *piece, write bool) (err error) {
+	var b [16]byte
 	bs := d.blockSize
-	c := Command{LUN: d.lun, CDB: readWriteCDB(&q.cdb, write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))}
+	cdb := readWriteCDB(&b, write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))
+	c := Command{LUN: d.lun, In: q.p}
 	if write {
-		c.Out = q.p
-	} else {
-		c.In = q.p
+		c.In, c.Out = nil, q.p
 	}
-	return c
+	q.req, err = d.s.submit(ctx, c, cdb)
+	return err
 }
 
 // endPiece waits for q's end, and sends it again where that is right.
@@ -283,7 +283,7 @@ func (d *Disk) endPiece(ctx context.Context, q *piece, write bool) error {
 		if !again.after(ctx, d.s, d.lun, err) {
 			return err
 		}
-		if q.req, err = d.s.submit(ctx, d.command(q, write)); err != nil {
+		if err := d.start(ctx, q, write); err != nil {
 			return err
 		}
 	}

@@ -30,10 +30,11 @@ type fakeDM struct {
 	ahs       []byte
 	detached  []*iscsi.Transfer
 	forgotten []*iscsi.Transfer
-	received  uint32
 	prepared  int
 	enabled   int
 	keep      bool // keep no record of what was sent
+	timer     *time.Timer
+	cmd       iscsi.SCSICommand
 
 	mu     sync.Mutex
 	cond   chan struct{} // capacity 1
@@ -58,9 +59,9 @@ func (d *fakeDM) Prepare(*iscsi.Params) error { d.prepared++; return nil }
 
 func (d *fakeDM) Enable(*iscsi.Params, *iscsi.Sequence) error { d.enabled++; return nil }
 
-func (d *fakeDM) Received(*iscsi.Transfer) uint32 { return d.received }
-func (d *fakeDM) Detach(t *iscsi.Transfer)        { d.detached = append(d.detached, t) }
-func (d *fakeDM) Forget(t *iscsi.Transfer)        { d.forgotten = append(d.forgotten, t) }
+func (d *fakeDM) Received(t *iscsi.Transfer) uint32 { return t.DM.Offset }
+func (d *fakeDM) Detach(t *iscsi.Transfer)          { d.detached = append(d.detached, t) }
+func (d *fakeDM) Forget(t *iscsi.Transfer)          { d.forgotten = append(d.forgotten, t) }
 
 func (d *fakeDM) Send(bhs *[iscsi.BHSSize]byte, data []byte) {
 	if !d.keep {
@@ -72,17 +73,16 @@ func (d *fakeDM) Send(bhs *[iscsi.BHSSize]byte, data []byte) {
 }
 
 func (d *fakeDM) SendCommand(t *iscsi.Transfer, bhs *[iscsi.BHSSize]byte, ahs []byte) {
-	var cmd iscsi.SCSICommand
-	if err := cmd.Parse(bhs); err != nil {
+	if err := d.cmd.Parse(bhs); err != nil {
 		panic(err)
 	}
 	if !d.keep {
 		d.commands = append(d.commands, t)
-		d.cmdPDUs = append(d.cmdPDUs, cmd)
+		d.cmdPDUs = append(d.cmdPDUs, d.cmd)
 		d.ahs = append([]byte(nil), ahs...)
 	}
 	if d.onCmd != nil {
-		d.onCmd(t, &cmd)
+		d.onCmd(t, &d.cmd)
 	}
 }
 
@@ -142,11 +142,14 @@ func (d *fakeDM) Wait(evs []iscsi.Event, deadline time.Time) (int, error) {
 			<-d.cond
 			continue
 		}
-		timer := time.NewTimer(time.Until(deadline))
+		if d.timer == nil {
+			d.timer = time.NewTimer(0)
+		}
+		d.timer.Reset(time.Until(deadline))
 		select {
 		case <-d.cond:
-			timer.Stop()
-		case <-timer.C:
+			d.timer.Stop()
+		case <-d.timer.C:
 			return 0, nil
 		}
 	}
@@ -258,7 +261,7 @@ func (t *fakeTarget) command(tr *iscsi.Transfer, cmd *iscsi.SCSICommand) {
 		out = tr.Out[0]
 	}
 	status, sense, n := t.execute(cmd.CDB[:], in, out)
-	t.received = uint32(n)
+	tr.DM.Offset = uint32(n)
 	rsp := iscsi.SCSIResponse{
 		Status: status, ITT: tr.ITT, StatSN: t.stat(), ExpCmdSN: t.exp, MaxCmdSN: t.exp.Add(t.window - 1),
 		Underflow: n < int(tr.EDTL), Residual: tr.EDTL - uint32(n),

@@ -37,19 +37,24 @@ type request struct {
 	err      error
 }
 
-var requests = sync.Pool{New: func() any { return &request{done: make(chan struct{}, 1)} }}
+// requestPool keeps requests for reuse. Each session has one of its own: a channel belongs to the test
+// bubble (testing/synctest) in which it was made.
+type requestPool struct{ pool sync.Pool }
 
-func newRequest(kind requestKind) *request {
-	r := requests.Get().(*request)
+func (p *requestPool) get(kind requestKind) *request {
+	r, _ := p.pool.Get().(*request)
+	if r == nil {
+		r = &request{done: make(chan struct{}, 1)}
+	}
 	r.kind = kind
 	return r
 }
 
-// recycle gives r back. A cancelled request is left to the garbage collector instead: its cancellation may
+// put gives r back. A cancelled request is left to the garbage collector instead: its cancellation may
 // still stand in the loop's mailbox.
-func (r *request) recycle() {
+func (p *requestPool) put(r *request) {
 	*r = request{done: r.done}
-	requests.Put(r)
+	p.pool.Put(r)
 }
 
 // A letter is a request for the loop or, with cancel set, the cancellation of one posted before.

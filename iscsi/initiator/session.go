@@ -27,6 +27,7 @@ type Session struct {
 	log    logrus.FieldLogger
 	target string
 
+	requests   requestPool
 	mail       mailbox
 	tasks      chan struct{} // a token for each command that may be outstanding
 	management chan struct{} // and for each other request
@@ -175,7 +176,7 @@ func (s *Session) ask(ctx context.Context, r *request) (request, error) {
 	cancelled := s.await(ctx, r)
 	out := *r
 	if !cancelled {
-		r.recycle()
+		s.requests.put(r)
 	}
 	return out, out.err
 }
@@ -219,10 +220,10 @@ type Command struct {
 	Attr iscsi.TaskAttr
 }
 
-func (c *Command) check() error {
+func (c *Command) check(cdb []byte) error {
 	switch {
-	case len(c.CDB) == 0 || len(c.CDB) > iscsi.MaxCDB:
-		return fmt.Errorf("CDB of %d bytes", len(c.CDB))
+	case len(cdb) == 0 || len(cdb) > iscsi.MaxCDB:
+		return fmt.Errorf("CDB of %d bytes", len(cdb))
 	case len(c.In) > 0 && len(c.Out) > 0:
 		return errors.New("bidirectional commands are not supported")
 	case uint64(len(c.In)) > math.MaxUint32 || uint64(len(c.Out)) > math.MaxUint32:
@@ -248,26 +249,27 @@ type Result struct {
 // Other errors: ErrTimeout, ErrAborted, *ProtocolError (this response could not be used),
 // *iscsi.RejectError, and Session.Err of a session that is over.
 func (s *Session) Do(ctx context.Context, c Command) (Result, error) {
-	r, err := s.submit(ctx, c)
+	r, err := s.submit(ctx, c, c.CDB)
 	if err != nil {
 		return Result{}, err
 	}
 	return s.finish(ctx, r)
 }
 
-// submit starts a command; finish must follow.
-func (s *Session) submit(ctx context.Context, c Command) (*request, error) {
-	if err := c.check(); err != nil {
+// submit starts a command; finish must follow. The CDB stands apart from c because it is copied: it may live
+// on the caller's stack.
+func (s *Session) submit(ctx context.Context, c Command, cdb []byte) (*request, error) {
+	if err := c.check(cdb); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	r := newRequest(requestCommand)
+	r := s.requests.get(requestCommand)
 	r.cmd = c
-	r.cmd.CDB = append(r.cdb[:0], c.CDB...) // the loop may look at it when the caller has gone
+	r.cmd.CDB = append(r.cdb[:0], cdb...)
 	if err := s.begin(ctx, r, s.tasks); err != nil {
-		r.recycle()
+		s.requests.put(r)
 		return nil, err
 	}
 	return r, nil
@@ -277,14 +279,14 @@ func (s *Session) finish(ctx context.Context, r *request) (Result, error) {
 	cancelled := s.await(ctx, r)
 	res, err := r.result, r.err
 	if !cancelled {
-		r.recycle()
+		s.requests.put(r)
 	}
 	return res, err
 }
 
 // Ping sends a NOP-Out and waits for its answer.
 func (s *Session) Ping(ctx context.Context) (time.Duration, error) {
-	r, err := s.ask(ctx, newRequest(requestPing))
+	r, err := s.ask(ctx, s.requests.get(requestPing))
 	return r.elapsed, err
 }
 
@@ -295,7 +297,7 @@ func (s *Session) TaskManagement(ctx context.Context, f iscsi.TMFunction, lun is
 	if f == iscsi.TMAbortTask || f == iscsi.TMTaskReassign {
 		return 0, fmt.Errorf("task management: %s is not for callers", f)
 	}
-	r := newRequest(requestTMF)
+	r := s.requests.get(requestTMF)
 	r.function, r.lun = f, lun
 	out, err := s.ask(ctx, r)
 	return out.response, err
