@@ -2,7 +2,6 @@ package iser
 
 import (
 	"fmt"
-	"reflect"
 
 	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/iser/rdma"
@@ -42,6 +41,3 @@ func (b *block) close() error {
 
 // sge names bytes [off, off+n) of the block.
 func (b *block) sge(off, n int) rdma.SGE { return rdma.Piece(b.mr, uint64(off), uint32(n)) }
-
-// address is where b starts in memory.
-func address(b []byte) uintptr { return reflect.ValueOf(b).Pointer() }
