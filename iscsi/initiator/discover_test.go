@@ -128,7 +128,7 @@ func TestDiscoveryOfASilentPortal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ft := newFakeTarget(nil)
 		control := ft.onSend
-		ft.deaf = true
+		ft.deaf.Store(true)
 		ft.onSend = func(op iscsi.Opcode, bhs *[iscsi.BHSSize]byte, data []byte) {
 			if op != iscsi.OpTextRequest {
 				control(op, bhs, data)

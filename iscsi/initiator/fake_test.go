@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -199,8 +200,8 @@ type fakeTarget struct {
 	statSN  iscsi.StatSN
 	exp     iscsi.CmdSN
 	window  uint32
-	mute    bool // pings are not answered
-	deaf    bool // logout is not answered
+	mute    atomic.Bool // pings are not answered
+	deaf    atomic.Bool // logout is not answered
 	execute func(cdb []byte, in, out []byte) (status uint8, sense []byte, n int)
 
 	ev  iscsi.Event // scratch of answers, for the allocation test
@@ -232,7 +233,7 @@ func (t *fakeTarget) control(op iscsi.Opcode, bhs *[iscsi.BHSSize]byte, data []b
 	case iscsi.OpNOPOut:
 		var req iscsi.NOPOut
 		_ = req.Parse(bhs)
-		if req.ITT != iscsi.ReservedTag && !t.mute {
+		if req.ITT != iscsi.ReservedTag && !t.mute.Load() {
 			t.pdu(&iscsi.NOPIn{ITT: req.ITT, TTT: iscsi.ReservedTag, StatSN: t.stat(), ExpCmdSN: t.exp, MaxCmdSN: most}, nil)
 		}
 	case iscsi.OpTMFRequest:
@@ -242,7 +243,7 @@ func (t *fakeTarget) control(op iscsi.Opcode, bhs *[iscsi.BHSSize]byte, data []b
 	case iscsi.OpLogoutReq:
 		var req iscsi.LogoutRequest
 		_ = req.Parse(bhs)
-		if !t.deaf {
+		if !t.deaf.Load() {
 			t.pdu(&iscsi.LogoutResponse{ITT: req.ITT, StatSN: t.stat(), ExpCmdSN: t.exp, MaxCmdSN: most}, nil)
 		}
 	}

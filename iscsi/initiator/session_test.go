@@ -77,7 +77,7 @@ func TestCommandsThatAreRefusedHere(t *testing.T) {
 func TestCloseOfADeafTargetIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ft := newFakeTarget(nil) // commands are not answered either
-		ft.deaf = true
+		ft.deaf.Store(true)
 		s := openFake(t, ft, Options{})
 		done := make(chan error)
 		go func() {
@@ -95,7 +95,7 @@ func TestCloseOfADeafTargetIsBounded(t *testing.T) {
 func TestSessionDeathEndsEverythingOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ft := newFakeTarget(nil)
-		ft.mute = true
+		ft.mute.Store(true)
 		s := openFake(t, ft, Options{QueueDepth: 8})
 		var wg sync.WaitGroup
 		var lost atomic.Int32
@@ -164,7 +164,7 @@ func TestDeadPeerIsNoticed(t *testing.T) {
 		s := openFake(t, ft, Options{PingInterval: 5 * time.Second})
 		time.Sleep(time.Minute) // in the bubble's time: idle and answered
 		require.NoError(t, s.Err())
-		ft.mute = true
+		ft.mute.Store(true)
 		start := time.Now()
 		<-s.Done()
 		assert.LessOrEqual(t, time.Since(start), 5*time.Second+managementTimeout)
@@ -177,6 +177,7 @@ func TestNoPingsIfNotWanted(t *testing.T) {
 		ft := newFakeTarget(nil)
 		s := openFake(t, ft, Options{PingInterval: -1})
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		assert.Len(t, ft.sent, 1, "the login only")
 		require.NoError(t, s.Close())
 	})
