@@ -25,7 +25,7 @@ type mark struct {
 // stage implements role: the Send of a PDU, and before it the RDMA Writes of its task. A chain is staged as
 // a whole or not at all, so that a response never waits for room behind its own data with the peer's
 // memory half written. Only a chain that could never be in the queue as a whole goes in steps.
-func (t *target) stage(e *entry) bool {
+func (t *target) stage(e entry) bool {
 	s := &t.slots.all[e.slot]
 	k := s.task
 	if k == nil || len(k.puts) == 0 {

@@ -46,7 +46,7 @@ type role interface {
 	// next.
 	sent(s *slot)
 	// stage makes work requests of the front of the queue; false if it has to stay.
-	stage(e *entry) bool
+	stage(e entry) bool
 	// stageMore makes work requests of what is outside the queue.
 	stageMore()
 	// done: a Read or a step has completed. The op is freed next.
@@ -54,7 +54,7 @@ type role interface {
 	// failed: the connection is over; nothing that has not been posted ever will be.
 	failed()
 	// abandoned: this entry was still queued then.
-	abandoned(e *entry)
+	abandoned(e entry)
 }
 
 // An entry of the send queue is a filled slot or, at the initiator, a command that may have to wait for
@@ -299,8 +299,7 @@ func (c *conn) fail(err error) {
 	_ = c.ep.Disconnect() // there is nobody to tell: the connection is lost either way
 	c.unstage()
 	for c.queue.len() > 0 {
-		e := c.queue.pop()
-		c.role.abandoned(&e)
+		c.role.abandoned(c.queue.pop())
 	}
 	c.role.failed()
 }
@@ -354,8 +353,7 @@ func (c *conn) advance() {
 	c.moved = false
 	c.repost()
 	for c.err == nil && c.queue.len() > 0 {
-		e := *c.queue.front()
-		if !c.role.stage(&e) {
+		if !c.role.stage(*c.queue.front()) {
 			break
 		}
 		if c.err == nil {

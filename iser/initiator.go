@@ -160,7 +160,7 @@ func (i *initiator) command() *command {
 }
 
 // stage implements role.
-func (i *initiator) stage(e *entry) bool {
+func (i *initiator) stage(e entry) bool {
 	c := e.cmd
 	if c == nil {
 		if i.room() < 1 {
@@ -313,7 +313,7 @@ func (i *initiator) sent(s *slot) {
 }
 
 // abandoned implements role.
-func (i *initiator) abandoned(e *entry) {
+func (i *initiator) abandoned(e entry) {
 	if e.cmd == nil {
 		i.slots.put(e.slot)
 	}

@@ -77,8 +77,10 @@ type ramTarget struct {
 	p     *iscsi.Params
 	store []byte
 	tasks map[uint32]*ramTask
+	all   []*ramTask
 	free  []*ramTask
 	live  int
+	bhs   [iscsi.BHSSize]byte
 	copy  bool // use a buffer of its own for every transfer: not registered
 }
 
@@ -89,6 +91,7 @@ type ramTask struct {
 	bufs  [][]byte
 	out   uint32 // bytes of unsolicited data here
 	write bool
+	tag   uint32
 }
 
 // run serves until the connection ends.
@@ -113,8 +116,7 @@ func (r *ramTarget) handle(ev *iscsi.Event) {
 	case iscsi.EventGot:
 		r.finish(r.tasks[ev.Transfer.ITT])
 	case iscsi.EventReleased:
-		k := r.tasks[ev.Transfer.Tag]
-		_ = k
+		r.free = append(r.free, r.all[ev.Transfer.Tag])
 		r.live--
 	case iscsi.EventPDU:
 		switch iscsi.OpcodeOf(ev.BHS) {
@@ -128,14 +130,17 @@ func (r *ramTarget) handle(ev *iscsi.Event) {
 
 func (r *ramTarget) command(ev *iscsi.Event) {
 	var c iscsi.SCSICommand
-	require.NoError(r.t, c.Parse(ev.BHS))
+	if err := c.Parse(ev.BHS); err != nil {
+		r.t.Fatal(err)
+	}
 	var k *ramTask
 	if n := len(r.free); n > 0 {
 		k, r.free = r.free[n-1], r.free[:n-1]
 	} else {
-		k = &ramTask{bufs: make([][]byte, 0, 64)}
+		k = &ramTask{bufs: make([][]byte, 0, 64), tag: uint32(len(r.all))}
+		r.all = append(r.all, k)
 	}
-	k.Transfer = iscsi.Transfer{ITT: c.ITT, EDTL: c.EDTL, LUN: c.LUN, Remote: ev.Remote}
+	k.Transfer = iscsi.Transfer{Tag: k.tag, ITT: c.ITT, EDTL: c.EDTL, LUN: c.LUN, Remote: ev.Remote}
 	k.off, k.out, k.write = binary.BigEndian.Uint32(c.CDB[:]), 0, c.Write
 	r.tasks[c.ITT] = k
 	r.live++
@@ -149,7 +154,9 @@ func (r *ramTarget) command(ev *iscsi.Event) {
 		if r.copy {
 			copy(k.buf, r.store[k.off:])
 		}
-		require.True(r.t, r.dm.CanPut(&k.Transfer))
+		if !r.dm.CanPut(&k.Transfer) {
+			r.t.Fatal("a read without memory")
+		}
 		r.dm.PutData(&k.Transfer, k.bufs, 0)
 		r.respond(k)
 		return
@@ -176,7 +183,9 @@ func (r *ramTarget) fetch(k *ramTask) {
 	case k.Unsolicited == k.EDTL:
 		r.finish(k)
 	default:
-		require.True(r.t, r.dm.CanGet(&k.Transfer))
+		if !r.dm.CanGet(&k.Transfer) {
+			r.t.Fatal("a write without memory")
+		}
 		k.bufs = appendSplit(k.bufs[:0], k.buf[k.Unsolicited:], 33333)
 		r.dm.GetData(&k.Transfer, k.bufs, k.Unsolicited)
 	}
@@ -191,10 +200,9 @@ func (r *ramTarget) finish(k *ramTask) {
 
 func (r *ramTarget) respond(k *ramTask) {
 	delete(r.tasks, k.ITT)
-	var bhs [iscsi.BHSSize]byte
 	resp := iscsi.SCSIResponse{ITT: k.ITT}
-	resp.Put(&bhs)
-	r.dm.Respond(&k.Transfer, &bhs, nil)
+	resp.Put(&r.bhs)
+	r.dm.Respond(&k.Transfer, &r.bhs, nil)
 }
 
 func appendSplit(dst [][]byte, b []byte, n int) [][]byte {

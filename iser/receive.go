@@ -24,6 +24,7 @@ type receiving struct {
 	recvWRs    []rdma.RecvWR
 	depth      int // of the receive queue
 	heard      bool
+	msg        message // the one being handled: here, for one on the stack would move to the heap
 }
 
 // addReceives makes n more receive buffers, within the receive queue's depth, and posts them.
@@ -79,7 +80,7 @@ func (c *conn) received(index int32, comp *rdma.Completion) (ev iscsi.Event, ok 
 		c.fail(fmt.Errorf("%w: %d bytes received in a buffer of %d", ErrProtocol, comp.ByteLen, recvSize))
 		return ev, false
 	}
-	var m message
+	m := &c.msg
 	b := c.bufs[index].mem[:comp.ByteLen]
 	if err := m.parse(b); err != nil {
 		if !c.heard && isOldFormat(b) {
@@ -89,7 +90,7 @@ func (c *conn) received(index int32, comp *rdma.Completion) (ev iscsi.Event, ok 
 		return ev, false
 	}
 	c.heard = true
-	return c.role.receive(&m, comp)
+	return c.role.receive(m, comp)
 }
 
 // endViews ends the life of the views that were handed out.

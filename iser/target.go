@@ -346,7 +346,7 @@ func (t *target) done(o *op, ok bool) {
 }
 
 // abandoned implements role.
-func (t *target) abandoned(e *entry) {
+func (t *target) abandoned(e entry) {
 	k := t.slots.all[e.slot].task
 	t.slots.put(e.slot)
 	if k != nil {
