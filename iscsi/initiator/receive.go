@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
@@ -249,7 +250,7 @@ func (c *core) async(now time.Time, ev *iscsi.Event) error {
 		return err
 	}
 	c.status(a.StatSN, a.ExpCmdSN, a.MaxCmdSN)
-	c.log.WithFields(logrus.Fields{"event": uint8(a.Event), "lun": a.LUN}).Info("asynchronous message from the target")
+	c.log.WithFields(logrus.Fields{"lun": a.LUN}).Infof("asynchronous message from the target, event %d", a.Event)
 	switch a.Event {
 	case iscsi.AsyncLogoutReq:
 		if !c.draining {
@@ -257,7 +258,7 @@ func (c *core) async(now time.Time, ev *iscsi.Event) error {
 			c.drainEnd = now.Add(min(time.Duration(a.Parameter3)*time.Second, maxDrain))
 		}
 	case iscsi.AsyncConnDrop, iscsi.AsyncSessionDrop:
-		return ErrTargetLogout
+		return fmt.Errorf("the target drops the connection (asynchronous event %d)", a.Event)
 	}
 	// SCSI events are seen as unit attentions, too. We negotiate nothing more, and tasks ended by event 5
 	// time out.
