@@ -6,6 +6,7 @@ import (
 	"math/rand"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -194,19 +195,30 @@ func TestWaitKeepsItsDeadline(t *testing.T) {
 			require.GreaterOrEqual(t, time.Since(start), at)
 		}
 		require.Equal(t, 9*time.Second, time.Since(start))
-		time.AfterFunc(time.Hour, dm.Wake)
-		_, err := dm.Wait(evs, time.Time{})
+		// Data ends a wait; the next one's deadline is earlier than the one before.
+		go func() { _, _ = far.Write((&peer{}).wire(&iscsi.LoginRequest{}, nil, nil)) }()
+		n, err := dm.Wait(evs, start.Add(time.Minute))
 		require.NoError(t, err)
-		require.Equal(t, time.Hour+9*time.Second, time.Since(start))
+		require.Equal(t, 1, n)
+		n, err = dm.Wait(evs, start.Add(10*time.Second))
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.Equal(t, 10*time.Second, time.Since(start))
+		time.AfterFunc(time.Hour, dm.Wake)
+		_, err = dm.Wait(evs, time.Time{})
+		require.NoError(t, err)
+		require.Equal(t, time.Hour+10*time.Second, time.Since(start))
 	})
 }
 
-// Each of the wakers waits until the loop has seen its number. A wake-up that is lost hangs the test.
+// Each of the wakers waits until the loop has seen its number. A wake-up that is lost hangs the test, unless data
+// or a deadline comes to its help: so it runs without them, and with them for their sake.
 func TestNoWakeIsLost(t *testing.T) {
-	for _, kind := range []string{"pipe", "tcp"} {
+	for _, kind := range []string{"pipe", "tcp", "pipe with data", "tcp with data"} {
 		t.Run(kind, func(t *testing.T) {
 			near, far := net.Pipe()
-			if kind == "tcp" {
+			data := strings.HasSuffix(kind, "data")
+			if strings.HasPrefix(kind, "tcp") {
 				near, far = socketPair(t)
 			}
 			dm := newDisk(near, params(), 4096).dm
@@ -228,10 +240,13 @@ func TestNoWakeIsLost(t *testing.T) {
 				})
 			}
 			stop := make(chan struct{})
-			go func() { // and data comes in between
+			wg.Go(func() {
+				if !data {
+					return
+				}
 				raw := &peer{t: t, nc: far}
 				b := raw.wire(&iscsi.NOPOut{ITT: 1, TTT: iscsi.ReservedTag}, nil, make([]byte, 1000))
-				for i := 0; ; i++ {
+				for {
 					select {
 					case <-stop:
 						return
@@ -240,25 +255,25 @@ func TestNoWakeIsLost(t *testing.T) {
 						_, _ = far.Write(b[700:])
 					}
 				}
-			}()
-			loopUntilAnswered(t, dm, asked[:], answer[:], rounds)
-			wg.Wait()
+			})
+			loopUntilAnswered(t, dm, asked[:], answer[:], rounds, data)
 			close(stop)
 			_ = far.Close()
+			wg.Wait()
 		})
 	}
 }
 
-func loopUntilAnswered(t *testing.T, dm iscsi.TargetDatamover, asked []atomic.Int64, answer []chan int64, rounds int64) {
+func loopUntilAnswered(t *testing.T, dm iscsi.TargetDatamover, asked []atomic.Int64, answer []chan int64, rounds int64, deadlines bool) {
 	evs, rnd := make([]iscsi.Event, 8), rand.New(rand.NewSource(1))
 	seen := make([]int64, len(asked))
 	for left := len(asked); left > 0; {
 		var deadline time.Time
-		switch rnd.Intn(4) {
-		case 0:
+		switch n := rnd.Intn(4); {
+		case n == 0 && deadlines:
 			deadline = time.Now().Add(time.Duration(rnd.Intn(50)) * time.Microsecond)
-		case 1:
-			deadline = time.Now().Add(time.Hour)
+		case n == 1:
+			deadline = time.Now().Add(time.Hour + time.Duration(rnd.Intn(3))*time.Minute)
 		}
 		_, err := dm.Wait(evs, deadline)
 		require.NoError(t, err)

@@ -417,3 +417,41 @@ func TestDetachedWriteLeavesTheCallersMemory(t *testing.T) {
 		})
 	}
 }
+
+// A target may end a write before it has got all that it has asked for.
+func TestResponseBeforeAllDataHasLeft(t *testing.T) {
+	near, far := net.Pipe()
+	c := newClient(near, params(func(p *iscsi.Params) {
+		p.InitialR2T, p.ImmediateData, p.MaxOutstandingR2T = true, false, 2
+	}))
+	defer c.dm.Close()
+	r := &peer{t: t, nc: far}
+	const size = 2 << 20
+	var req request
+	c.submit(&req, 0, nil, [][]byte{make([]byte, size)})
+	require.NoError(t, c.dm.Flush())
+	seen := make(chan uint32, 1)
+	go func() {
+		r.recv(&iscsi.SCSICommand{})
+		r.send(&iscsi.R2T{ITT: 1, TTT: 1, Length: size / 2}, nil)
+		r.send(&iscsi.R2T{ITT: 1, TTT: 2, R2TSN: 1, Offset: size / 2, Length: size / 2}, nil)
+		var out iscsi.DataOut
+		r.recv(&out)
+		r.send(&iscsi.SCSIResponse{ITT: 1, Status: 2}, nil)
+		end := out.DataLength
+		for {
+			bhs, data, err := r.next()
+			if err != nil {
+				break
+			}
+			_ = out.Parse(&bhs)
+			end = max(end, out.Offset+uint32(len(data)))
+		}
+		seen <- end
+	}()
+	require.NoError(t, c.wait(&req))
+	assert.EqualValues(t, 2, req.status.Status)
+	require.True(t, c.dm.Idle(), "released when the last byte of the batch has left")
+	require.NoError(t, c.dm.Close())
+	assert.LessOrEqual(t, <-seen, uint32(maxBatch), "the rest is not sent any more")
+}

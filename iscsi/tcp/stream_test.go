@@ -305,3 +305,25 @@ func TestSegmentLongerThanDeclared(t *testing.T) {
 	require.ErrorIs(t, r.over(), iscsi.ErrLength)
 	assert.Error(t, NewTarget(r.nc).Enable(&iscsi.Params{MaxRecvData: maxRecvData + 1}, nil))
 }
+
+// Views live until Flush, also if the engine waits again before.
+func TestViewsLiveUntilFlush(t *testing.T) {
+	near, far := net.Pipe()
+	d := newDisk(near, params(), 4096)
+	defer d.dm.Close()
+	raw := &peer{t: t, nc: far}
+	var want [3][]byte
+	for i := range want {
+		want[i] = make([]byte, 200<<10)
+		stamp(want[i], uint64(i))
+	}
+	go func() {
+		for i := range want {
+			raw.send(&iscsi.NOPOut{ITT: uint32(i), TTT: iscsi.ReservedTag}, want[i])
+		}
+	}()
+	for i, ev := range collect(t, d.dm, len(want)) {
+		assert.Equal(t, want[i], ev.Data)
+		assert.EqualValues(t, i, iscsi.ITTOf(ev.BHS))
+	}
+}

@@ -440,3 +440,16 @@ func TestAbortDropsWhatHasNotBegun(t *testing.T) {
 	require.NoError(t, d.dm.Close())
 	assert.LessOrEqual(t, <-read, maxBatch+4096)
 }
+
+// A store in memory may change under a read. What left with a digest must be what was digested.
+func TestMemoryThatChangesUnderADigest(t *testing.T) {
+	near, far := net.Pipe()
+	d := newDisk(near, params(func(p *iscsi.Params) { p.DataDigest = true }), 8192)
+	defer d.dm.Close()
+	tr := iscsi.Transfer{ITT: 1, EDTL: 8192}
+	d.dm.PutData(&tr, [][]byte{d.mem}, 0)
+	require.NoError(t, d.dm.Flush()) // the batch waits for the peer to read
+	r := &peer{t: t, nc: far, dd: true}
+	stamp(d.mem, 1)
+	assert.Equal(t, make([]byte, 8192), r.recv(&iscsi.DataIn{}))
+}
