@@ -21,10 +21,13 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 		return
 	}
 	c.ses.commands.Add(1)
-	t := c.ses.tasks.take(cmd.ITT)
-	if t == nil {
+	if !windowed && c.ses.immediate >= spareTasks {
 		c.tooMany(&cmd)
 		return
+	}
+	t := c.ses.tasks.take(cmd.ITT)
+	if !windowed {
+		c.ses.immediate++
 	}
 	c.undrop(cmd.ITT)
 	t.windowed, t.aborted, t.prepared, t.refused, t.panicked = windowed, false, false, false, nil

@@ -27,7 +27,8 @@ const (
 	// discoveryIdle is how long a discovery session may do nothing. It must not be pinged (RFC 7145, 6.3
 	// and ISER.md 2.6).
 	discoveryIdle = 60 * time.Second
-	// stallTimeout is how long queued PDUs may make no way at all before the peer counts as dead.
+	// stallTimeout is how long queued PDUs may make no way at all, and how long an initiator may keep
+	// silent after its login, before it counts as dead.
 	stallTimeout = 2 * time.Minute
 	// idlePoll is how often a connection that only waits for its last PDU to leave looks again: no
 	// event tells of that.
@@ -132,7 +133,8 @@ func (c *conn) guard(f func()) {
 
 // round takes all that has happened, decides, and sends what came of it.
 func (c *conn) round() {
-	n, err := c.dm.Wait(c.events, c.deadline())
+	events := c.events // a login puts a longer list in their place
+	n, err := c.dm.Wait(events, c.deadline())
 	c.now = time.Now()
 	if n > 0 {
 		c.active = c.now
@@ -141,7 +143,7 @@ func (c *conn) round() {
 		c.item(it)
 	}
 	for i := range n {
-		c.event(&c.events[i])
+		c.event(&events[i])
 	}
 	if err != nil {
 		c.lost(err)
@@ -256,8 +258,10 @@ func (c *conn) idleDeadline() time.Time {
 	switch {
 	case c.ses.discovery:
 		return c.active.Add(discoveryIdle)
-	case c.s.c.PingInterval < 0 || !c.greeted:
+	case c.s.c.PingInterval < 0:
 		return time.Time{}
+	case !c.greeted: // it may not be pinged yet
+		return c.active.Add(max(stallTimeout, c.s.c.PingInterval))
 	case c.ping != 0:
 		return later(c.pinged, c.active).Add(c.s.c.PingTimeout)
 	case !c.dm.Idle():
@@ -311,6 +315,8 @@ func (c *conn) idle() {
 		switch {
 		case c.ses.discovery:
 			c.fail(fmt.Errorf("discovery session idle for %v", discoveryIdle))
+		case !c.greeted:
+			c.fail(fmt.Errorf("nothing came in the %v since the login", c.now.Sub(c.active)))
 		case c.ping != 0:
 			c.fail(fmt.Errorf("no answer to a ping within %v", c.s.c.PingTimeout))
 		case !c.dm.Idle():

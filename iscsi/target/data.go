@@ -200,8 +200,8 @@ func (c *conn) start(t *task) {
 // execute executes a task whose store does not block, and answers.
 func (c *conn) execute(t *task) {
 	if t.prepared {
-		t.prepared = false
 		t.device.Execute(&t.scsi)
+		t.prepared = false // not earlier: after a panic the task is abandoned
 	}
 	c.answerTask(t)
 }

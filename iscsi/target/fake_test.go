@@ -1,6 +1,7 @@
 package target
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -658,10 +659,11 @@ func (c *client) clearUA(luns ...int) {
 	}
 }
 
+// pattern is n bytes of which each 512 say where they lie and which seed they have.
 func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i>>9) ^ byte(i)*3 ^ seed
+	b := bytes.Repeat([]byte{seed}, n)
+	for i := 0; i+8 <= n; i += 512 {
+		binary.BigEndian.PutUint32(b[i:], uint32(i)|0x80000000)
 	}
 	return b
 }

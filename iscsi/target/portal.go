@@ -40,24 +40,38 @@ func (s *Server) Serve(l iscsi.Listener, c PortalConfig) error {
 	if c.Tag == 0 {
 		c.Tag = 1
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return fmt.Errorf("portal %v: %w", l.Addr(), errServerClosed)
-	}
+	s.setup.Lock()
+	defer s.setup.Unlock()
 	for i, mem := range s.memory {
 		if err := l.Register(mem); err != nil {
-			for _, done := range s.memory[:i] {
-				_ = l.Unregister(done)
-			}
+			unregister(l, s.memory[:i])
 			return fmt.Errorf("portal %v: register %d bytes of memory: %w", l.Addr(), len(mem), err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &portal{s: s, listener: l, config: c, cancel: cancel, done: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		cancel()
+		unregister(l, s.memory)
+		return fmt.Errorf("portal %v: %w", l.Addr(), errServerClosed)
+	}
 	s.portals = append(s.portals, p)
 	go p.accept(ctx)
 	return nil
+}
+
+func unregister(l iscsi.Listener, list [][]byte) {
+	for _, mem := range list {
+		_ = l.Unregister(mem)
+	}
+}
+
+func (s *Server) portalList() []*portal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.portals)
 }
 
 // accept starts a loop for each connection.
@@ -106,11 +120,12 @@ func (p *portal) gone() {
 // RegisterMemory makes memory known to every listener, present and future (a store in RAM). If one
 // refuses, none keeps it.
 func (s *Server) RegisterMemory(mem []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, p := range s.portals {
+	s.setup.Lock()
+	defer s.setup.Unlock()
+	portals := s.portalList()
+	for i, p := range portals {
 		if err := p.listener.Register(mem); err != nil {
-			for _, done := range s.portals[:i] {
+			for _, done := range portals[:i] {
 				_ = done.listener.Unregister(mem)
 			}
 			return fmt.Errorf("portal %v: register %d bytes of memory: %w", p.listener.Addr(), len(mem), err)
@@ -122,15 +137,15 @@ func (s *Server) RegisterMemory(mem []byte) error {
 
 // UnregisterMemory takes back what RegisterMemory was given. No command may use it any more.
 func (s *Server) UnregisterMemory(mem []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.setup.Lock()
+	defer s.setup.Unlock()
 	i := slices.IndexFunc(s.memory, func(m []byte) bool { return len(m) == len(mem) && len(m) > 0 && &m[0] == &mem[0] })
 	if i < 0 {
 		return errors.New("unregister memory that was not registered")
 	}
 	s.memory = slices.Delete(s.memory, i, i+1)
 	var errs []error
-	for _, p := range s.portals {
+	for _, p := range s.portalList() {
 		if err := p.listener.Unregister(mem); err != nil {
 			errs = append(errs, fmt.Errorf("portal %v: %w", p.listener.Addr(), err))
 		}

@@ -33,7 +33,7 @@ func (c *conn) request(ev *iscsi.Event) {
 	sn := cmdSN(ev.BHS)
 	switch w.arrive(sn) {
 	case drop:
-		c.ses.dropLate++
+		c.ses.dropped.Add(1)
 		return
 	case hold:
 		c.hold(sn, ev)

@@ -149,6 +149,9 @@ func (c *conn) endTask(t *task) {
 func (c *conn) freeTask(t *task) {
 	c.releaseMemory(t)
 	c.ses.tasks.put(t)
+	if !t.windowed {
+		c.ses.immediate--
+	}
 }
 
 // releaseMemory gives back what a task holds of the pool, of the session and of the store.

@@ -63,12 +63,16 @@ type Server struct {
 	workers     *workers
 	maxTransfer uint32 // bytes: what the pool can give
 
+	// setup lets one caller at a time change portals and registered memory; registering may take long,
+	// and sessions must not wait for it.
+	setup  sync.Mutex
+	memory [][]byte // registered with every listener; setup guards it
+
 	wg      sync.WaitGroup // connections' loops
 	mu      sync.Mutex     // guards what follows
 	changed sync.Cond      // a connection or session has gone, or the server has
 	targets map[iscsi.Name]*Target
 	portals []*portal
-	memory  [][]byte // registered with every listener
 	// conns are all connections; logins those that have not logged in, the oldest first.
 	conns    map[*conn]struct{}
 	logins   []*conn
@@ -259,6 +263,8 @@ type SessionInfo struct {
 	ReadBytes       uint64
 	WrittenBytes    uint64
 	Errors, Rejects uint64
+	// Dropped are requests outside the command window and duplicates.
+	Dropped uint64
 }
 
 // Sessions lists the sessions in full-feature phase, by TSIH.
@@ -280,6 +286,7 @@ func (s *Server) Sessions() []SessionInfo {
 			WrittenBytes: ses.writtenBytes.Load(),
 			Errors:       ses.errors.Load(),
 			Rejects:      ses.rejects.Load(),
+			Dropped:      ses.dropped.Load(),
 		})
 	}
 	slices.SortFunc(list, func(a, b SessionInfo) int { return int(a.TSIH) - int(b.TSIH) })

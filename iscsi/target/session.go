@@ -45,22 +45,22 @@ type session struct {
 	nexus     *scsi.Nexus
 	waiters   []*conn // logins that wait for its end; the server's lock guards it
 
-	win      window
-	tasks    taskTable
-	mem      *sessionMemory // nil: discovery
-	held     int            // bytes of requests held out of order
-	sending  int            // bytes of read data queued that have not left
-	ready    taskQueue      // read data that waits for room
-	running  int            // tasks with the workers
-	aborts   []abortSet     // not quiet yet
-	tmfs     []*tmfOp       // not answered yet
-	dropped  []uint32       // ring of ITTs whose Data-Out is to be ignored
-	dropping bool           // dropped has been used
-	nextDrop int
-	exchange textExchange
-	dropLate uint64 // requests outside the window and duplicates
+	win       window
+	tasks     taskTable
+	mem       *sessionMemory // nil: discovery
+	held      int            // bytes of requests held out of order
+	sending   int            // bytes of read data queued that have not left
+	ready     taskQueue      // read data that waits for room
+	running   int            // tasks with the workers
+	immediate int            // tasks that came outside the window
+	aborts    []abortSet     // not quiet yet
+	tmfs      []*tmfOp       // not answered yet
+	lateData  []uint32       // ring of ITTs whose Data-Out is to be ignored
+	anyLate   bool           // lateData has been used
+	nextLate  int
+	exchange  textExchange
 
-	commands, readBytes, writtenBytes, errors, rejects atomic.Uint64
+	commands, readBytes, writtenBytes, errors, rejects, dropped atomic.Uint64
 }
 
 // timed reports whether single tasks have deadlines.
@@ -182,9 +182,9 @@ func (c *conn) open(ses *session) error {
 			return refusal(iscsi.LoginOutOfResources, "no data buffers left for another session")
 		}
 		ses.tasks.open(c, int(2*size)+spareTasks)
-		ses.dropped = make([]uint32, size)
-		for i := range ses.dropped {
-			ses.dropped[i] = iscsi.ReservedTag
+		ses.lateData = make([]uint32, size)
+		for i := range ses.lateData {
+			ses.lateData[i] = iscsi.ReservedTag
 		}
 	}
 	ses.win.open(&c.seq, c.seq.ExpCmdSN, size)
@@ -256,6 +256,7 @@ func (c *conn) dropTask(t *task) {
 
 func (c *conn) reportPanic(t *task) {
 	if t.panicked != nil {
+		t.device.Abandon(&t.scsi)
 		c.log.WithFields(logrus.Fields{"lun": t.transfer.LUN, "itt": t.transfer.ITT, "err": t.panicked}).
 			Error("internal error while executing, session closed; please report")
 	}

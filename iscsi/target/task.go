@@ -97,11 +97,9 @@ func (tt *taskTable) open(c *conn, n int) {
 	}
 }
 
-// take makes a task with an ITT that find does not know; nil if there are none left.
+// take makes a task with an ITT that find does not know. The window and spareTasks see to it that one is
+// left.
 func (tt *taskTable) take(itt uint32) *task {
-	if len(tt.free) == 0 {
-		return nil
-	}
 	t := &tt.tasks[tt.free[len(tt.free)-1]]
 	tt.free = tt.free[:len(tt.free)-1]
 	tt.serial++

@@ -328,25 +328,25 @@ func (c *conn) logStuck(op *tmfOp) {
 // ring holds as many as the window; what is pushed out is an error again when it comes.
 func (c *conn) dropData(itt uint32) {
 	ses := c.ses
-	ses.dropped[ses.nextDrop] = itt
-	ses.nextDrop = (ses.nextDrop + 1) % len(ses.dropped)
-	ses.dropping = true
+	ses.lateData[ses.nextLate] = itt
+	ses.nextLate = (ses.nextLate + 1) % len(ses.lateData)
+	ses.anyLate = true
 }
 
 // undrop makes an ITT usable for a new command.
 func (c *conn) undrop(itt uint32) {
-	if !c.ses.dropping {
+	if !c.ses.anyLate {
 		return
 	}
-	for i, d := range c.ses.dropped {
+	for i, d := range c.ses.lateData {
 		if d == itt {
-			c.ses.dropped[i] = iscsi.ReservedTag
+			c.ses.lateData[i] = iscsi.ReservedTag
 		}
 	}
 }
 
 func (c *conn) isDropped(itt uint32) bool {
-	for _, d := range c.ses.dropped {
+	for _, d := range c.ses.lateData {
 		if d == itt && itt != iscsi.ReservedTag {
 			return true
 		}
