@@ -14,6 +14,7 @@ type readResource struct {
 	msn          uint32
 	next, end    uint64 // responses to be sent
 	stop         uint32 // bytes from addr on that were asked for
+	sent         uint64 // responses that were sent at least once
 }
 
 // acceptRead checks a Read request and queues the answer.
@@ -24,7 +25,7 @@ func (q *QP) acceptRead(p wire.Packet) wire.Syndrome {
 		return wire.NakInvalidRequest
 	}
 	e := &r.reads[r.readHead%uint64(len(r.reads))]
-	if e.next < e.end { // more than we said we would serve
+	if e.sent < e.count { // more than we said we would serve
 		return wire.NakInvalidRequest
 	}
 	if length > 0 && !q.opens(&q.hotRemote, key, addr, uint64(length), rdma.RemoteRead) {
@@ -34,6 +35,11 @@ func (q *QP) acceptRead(p wire.Packet) wire.Syndrome {
 	*e = readResource{first: r.exp, count: q.packets(length), addr: addr, key: key, length: length, msn: r.msn, stop: length}
 	e.next, e.end = e.first, e.first+e.count
 	r.readHead++
+	// If the resource was about to answer again, that is of no use any more: the peer has got its answer, or it
+	// would not go on.
+	if d := uint64(len(r.reads)); r.readHead > d {
+		r.readScan = max(r.readScan, r.readHead-d)
+	}
 	r.exp = e.end
 	r.ack = false // the responses acknowledge what was before
 	return 0
@@ -108,5 +114,6 @@ func (q *QP) sendResponse(e *readResource, s Sink) bool {
 		p.SetAETH(wire.Ack, e.msn)
 	}
 	e.next++
+	e.sent = max(e.sent, e.next-e.first)
 	return true
 }
