@@ -45,7 +45,7 @@ func Open(ctx context.Context, tr Transport, address, target string, o Options) 
 
 // connect dials and logs in, until it is in full-feature phase. target is empty for discovery.
 func connect(ctx context.Context, tr Transport, address, target string, o *Options) (*link, *login, error) {
-	ctx, stop := context.WithTimeout(ctx, o.LoginTimeout)
+	ctx, stop := context.WithTimeoutCause(ctx, o.LoginTimeout, late(o.LoginTimeout))
 	defer stop()
 	hops, tries := 0, 0
 	for {
@@ -75,6 +75,11 @@ func connect(ctx context.Context, tr Transport, address, target string, o *Optio
 			return nil, nil, err
 		}
 	}
+}
+
+// late is the cause of a context that ends after d.
+func late(d time.Duration) error {
+	return fmt.Errorf("no answer within %v: %w", d, context.DeadlineExceeded)
 }
 
 // attempt is one connection with one login.

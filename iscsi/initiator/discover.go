@@ -40,7 +40,7 @@ func Discover(ctx context.Context, tr Transport, address string, o Options) ([]T
 		_ = k.dm.Close()
 		return nil, fmt.Errorf("enter full-feature phase: %w", err)
 	}
-	ctx, stop := context.WithTimeout(ctx, o.CommandTimeout)
+	ctx, stop := context.WithTimeoutCause(ctx, o.CommandTimeout, late(o.CommandTimeout))
 	defer stop()
 	text, err := d.sendTargets(ctx)
 	d.logout(ctx)

@@ -209,3 +209,39 @@ func TestCommandsRaceWithTheirContexts(t *testing.T) {
 	require.NoError(t, s.Err(), "aborts do not harm the session")
 	require.NoError(t, d.ReadAt(context.Background(), make([]byte, 4096), 0))
 }
+
+func BenchmarkDiskOverTCP(b *testing.B) {
+	s := open(b, serve(b), options(b))
+	ctx := context.Background()
+	d, err := s.Disk(ctx, 0)
+	require.NoError(b, err)
+	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
+		for _, callers := range []int{1, 32} {
+			for name, io := range map[string]func(context.Context, []byte, int64) error{"read": d.ReadAt, "write": d.WriteAt} {
+				b.Run(fmt.Sprintf("%s/%dKiB/%d", name, size>>10, callers), func(b *testing.B) {
+					b.ReportAllocs()
+					b.SetBytes(int64(size))
+					b.SetParallelism(max(callers/2, 1))
+					if callers == 1 {
+						p := make([]byte, size)
+						for b.Loop() {
+							if err := io(ctx, p, 0); err != nil {
+								b.Fatal(err)
+							}
+						}
+						return
+					}
+					b.RunParallel(func(pb *testing.PB) {
+						p := make([]byte, size)
+						for pb.Next() {
+							if err := io(ctx, p, 0); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				})
+			}
+		}
+	}
+}
