@@ -426,7 +426,7 @@ func (c *conn) teardown() {
 // report logs why the connection has ended: one line, unless the initiator has logged out, which has
 // been logged.
 func (c *conn) report() {
-	clean := errors.Is(c.err, errClosed)
+	clean := errors.Is(c.err, errClosed) || c.state > connFull
 	if c.ses == nil {
 		if !clean && c.s.quiet.allow(time.Now()) {
 			c.log.WithFields(logrus.Fields{"initiator": c.peer(), "err": c.err}).Info("connection closed before login")

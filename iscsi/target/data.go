@@ -75,38 +75,39 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 	if t != nil && t.aborted {
 		return
 	}
-	if err := checkDataOut(t, &d, uint32(len(ev.Data))); err != nil {
-		c.fail(fmt.Errorf("Data-Out for task %08x: %w", d.ITT, err))
+	switch {
+	case t == nil:
+		c.fail(fmt.Errorf("Data-Out for task %08x: no such task", d.ITT))
+		return
+	case t.state != taskCollecting:
+		c.fail(fmt.Errorf("Data-Out for task %08x: no unsolicited data is due", d.ITT))
+		return
+	case d.TTT != iscsi.ReservedTag:
+		c.fail(fmt.Errorf("Data-Out for task %08x: target transfer tag %08x was not given", d.ITT, d.TTT))
 		return
 	}
-	copyTo(t.data, int(d.Offset), ev.Data)
-	t.unsolicited += uint32(len(ev.Data))
-	t.dataSN++
+	n := uint32(len(ev.Data))
+	if !t.refused && !t.follows(&d, n) {
+		c.abandon(t)
+		t.refused = true
+		senseWrongAmount.put(&t.sense)
+	}
+	if !t.refused {
+		copyTo(t.data, int(d.Offset), ev.Data)
+		t.unsolicited += n
+		t.dataSN++
+	}
 	if d.Final {
 		c.collected(t)
 	}
 }
 
-// checkDataOut holds an unsolicited Data-Out against the rules of RFC 7143, 4.2.5.2 and 11.7. Breaking them ends the
-// session: without error recovery there is no other way to agree again on what has been sent.
-func checkDataOut(t *task, d *iscsi.DataOut, n uint32) error {
-	switch {
-	case t == nil:
-		return fmt.Errorf("no such task")
-	case t.state != taskCollecting:
-		return fmt.Errorf("no unsolicited data is due")
-	case d.TTT != iscsi.ReservedTag:
-		return fmt.Errorf("target transfer tag %08x was not given", d.TTT)
-	case d.Offset != t.unsolicited:
-		return fmt.Errorf("offset %d, want %d", d.Offset, t.unsolicited)
-	case d.DataSN != t.dataSN:
-		return fmt.Errorf("DataSN %d, want %d", d.DataSN, t.dataSN)
-	case n > t.transfer.Unsolicited-t.unsolicited: // min(FirstBurstLength, EDTL) in all
-		return fmt.Errorf("%d bytes where %d are left of the first burst", n, t.transfer.Unsolicited-t.unsolicited)
-	case !d.Final && n == 0:
-		return fmt.Errorf("no data, and not the last")
-	}
-	return nil
+// follows holds an unsolicited Data-Out against what came before (RFC 7143, 4.2.5.2 and 11.7). A task for which it
+// does not is ended with CHECK CONDITION, once all of its data has come (RFC 7143, 7.8 and 7.9).
+func (t *task) follows(d *iscsi.DataOut, n uint32) bool {
+	return d.DataSN == t.dataSN && d.Offset == t.unsolicited &&
+		n <= t.transfer.Unsolicited-t.unsolicited && // min(FirstBurstLength, EDTL) in all
+		(n > 0 || d.Final)
 }
 
 // collected goes on with a write whose unsolicited data has come.

@@ -357,28 +357,30 @@ func TestUnsolicitedData(t *testing.T) { // conformance 80 and 81
 		digest bool
 	}
 	const none = iscsi.ReservedTag
+	const passes, refused, closed = 0, 1, 2
 	for _, row := range []struct {
 		name  string
 		edtl  uint32
 		imm   int
 		outs  []out
-		fails bool
+		fails int
 	}{
-		{"in one piece", 4096, 1024, []out{{none, 0, 1024, 3072, true, 0, false}}, false},
-		{"in odd pieces", 8192, 1, []out{{none, 0, 1, 1000, false, 0, false}, {none, 1, 1001, 7191, true, 0, false}}, false},
-		{"without immediate data", 4096, 0, []out{{none, 0, 0, 4096, true, 0, false}}, false},
-		{"the rest is fetched", 65536, 0, []out{{none, 0, 0, 8192, true, 0, false}}, false},
-		{"less than it might be", 65536, 512, []out{{none, 0, 512, 512, true, 0, false}}, false},
-		{"unknown task", 4096, 1024, []out{{none, 0, 1024, 3072, true, 99, false}}, true},
-		{"target transfer tag", 4096, 1024, []out{{5, 0, 1024, 3072, true, 0, false}}, true},
-		{"offset", 4096, 1024, []out{{none, 0, 2048, 1024, true, 0, false}}, true},
-		{"DataSN", 4096, 1024, []out{{none, 27, 1024, 3072, true, 0, false}}, true},
-		{"second DataSN", 4096, 1024, []out{{none, 0, 1024, 512, false, 0, false}, {none, 0, 1536, 2560, true, 0, false}}, true},
-		{"past FirstBurstLength", 65536, 0, []out{{none, 0, 0, 8192, false, 0, false}, {none, 1, 8192, 512, true, 0, false}}, true},
-		{"past EDTL", 4096, 1024, []out{{none, 0, 1024, 4096, true, 0, false}}, true},
-		{"after the last", 4096, 1024, []out{{none, 0, 1024, 1024, true, 0, false}, {none, 1, 2048, 2048, true, 0, false}}, true},
-		{"empty and not the last", 4096, 1024, []out{{none, 0, 1024, 0, false, 0, false}}, true},
-		{"digest", 4096, 1024, []out{{none, 0, 1024, 3072, true, 0, true}}, true},
+		{"in one piece", 4096, 1024, []out{{none, 0, 1024, 3072, true, 0, false}}, passes},
+		{"in odd pieces", 8192, 1, []out{{none, 0, 1, 1000, false, 0, false}, {none, 1, 1001, 7191, true, 0, false}}, passes},
+		{"without immediate data", 4096, 0, []out{{none, 0, 0, 4096, true, 0, false}}, passes},
+		{"DataSN and then more", 4096, 0, []out{{none, 1, 0, 512, false, 0, false}, {none, 2, 512, 3584, true, 0, false}}, refused},
+		{"the rest is fetched", 65536, 0, []out{{none, 0, 0, 8192, true, 0, false}}, passes},
+		{"less than it might be", 65536, 512, []out{{none, 0, 512, 512, true, 0, false}}, passes},
+		{"unknown task", 4096, 1024, []out{{none, 0, 1024, 3072, true, 99, false}}, closed},
+		{"target transfer tag", 4096, 1024, []out{{5, 0, 1024, 3072, true, 0, false}}, closed},
+		{"offset", 4096, 1024, []out{{none, 0, 2048, 1024, true, 0, false}}, refused},
+		{"DataSN", 4096, 1024, []out{{none, 27, 1024, 3072, true, 0, false}}, refused},
+		{"second DataSN", 4096, 1024, []out{{none, 0, 1024, 512, false, 0, false}, {none, 0, 1536, 2560, true, 0, false}}, refused},
+		{"past FirstBurstLength", 65536, 0, []out{{none, 0, 0, 8192, false, 0, false}, {none, 1, 8192, 512, true, 0, false}}, refused},
+		{"past EDTL", 4096, 1024, []out{{none, 0, 1024, 4096, true, 0, false}}, refused},
+		{"after the last", 4096, 1024, []out{{none, 0, 1024, 1024, true, 0, false}, {none, 1, 2048, 2048, true, 0, false}}, closed},
+		{"empty and not the last", 4096, 1024, []out{{none, 0, 1024, 0, false, 0, false}, {none, 1, 1024, 3072, true, 0, false}}, refused},
+		{"digest", 4096, 1024, []out{{none, 0, 1024, 3072, true, 0, true}}, closed},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := newBench(t, benchConfig{neg: func(c *iscsi.Config) { c.FirstBurstLength = 8192 }})
@@ -406,8 +408,15 @@ func TestUnsolicitedData(t *testing.T) { // conformance 80 and 81
 				})
 				got = o.off + uint32(o.n)
 			}
-			if row.fails {
+			switch row.fails {
+			case closed:
 				c.closes()
+				return
+			case refused:
+				c.checkCondition(itt, senseWrongAmount)
+				itt = c.read(0, 0, 16)
+				c.response(itt)
+				c.dm.set(func() { assert.Equal(t, make([]byte, 8192), c.dm.memory[itt], "nothing was written") })
 				return
 			}
 			if got < row.edtl {
