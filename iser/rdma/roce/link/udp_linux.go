@@ -247,8 +247,9 @@ func (u *udp) wayMTU(to netip.Addr) (int, error) {
 	return unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU)
 }
 
-// RecvBuffer implements Link. The kernel charges a datagram for the memory it takes, 2.1 to 2.3 times its size at path
-// MTU 4096 and 1024 (ROCE.md 1.9). Joined ones cost much less, but not every peer's are joined.
+// RecvBuffer implements Link. The kernel charges a datagram for the memory that it takes: of the buffer it grants, 49 %
+// hold packets at path MTU 4096, 45 % at 1024, 21 % at 256, and 98 % hold joined ones (measured on loopback, Linux 6.18; the
+// first two the same over veth). Not every peer's packets are joined, so we count on 7/16, 44 %.
 func (u *udp) RecvBuffer() int { return u.buffer / 16 * 7 }
 
 // Stats implements Link.
