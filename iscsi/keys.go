@@ -67,56 +67,90 @@ const keyCount = 27
 // keyTable lists the operational keys of RFC 7143, 13 and RFC 7145, 6, in the order in which an initiator
 // offers them.
 var keyTable = [keyCount]keyRow{
-	{name: "HeaderDigest", kind: kindList, use: offerNormal | offerDiscovery, names: digestNames,
+	{
+		name: "HeaderDigest", kind: kindList, use: offerNormal | offerDiscovery, names: digestNames,
 		takes: func(n *Negotiation) []string { return n.digests(n.config.HeaderDigest) },
-		set:   func(p *Params, v uint32) { p.HeaderDigest = v != 0 }},
-	{name: "DataDigest", kind: kindList, use: offerNormal | offerDiscovery, names: digestNames,
+		set:   func(p *Params, v uint32) { p.HeaderDigest = v != 0 },
+	},
+	{
+		name: "DataDigest", kind: kindList, use: offerNormal | offerDiscovery, names: digestNames,
 		takes: func(n *Negotiation) []string { return n.digests(n.config.DataDigest) },
-		set:   func(p *Params, v uint32) { p.DataDigest = v != 0 }},
-	{name: keyMaxRecvDSL, kind: kindDeclare, use: offerNormal | offerDiscovery, min: minDSL, max: maxDSL, def: defaultDSL,
-		want: func(n *Negotiation) uint32 { return n.declaredRecvDSL() }},
-	{name: "InitialR2T", kind: kindOr, use: offerNormal, max: 1, def: 1,
+		set:   func(p *Params, v uint32) { p.DataDigest = v != 0 },
+	},
+	{
+		name: keyMaxRecvDSL, kind: kindDeclare, use: offerNormal | offerDiscovery, min: minDSL, max: maxDSL, def: defaultDSL,
+		want: func(n *Negotiation) uint32 { return n.declaredRecvDSL() },
+	},
+	{
+		name: "InitialR2T", kind: kindOr, use: offerNormal, max: 1, def: 1,
 		want: func(n *Negotiation) uint32 { return n.initialR2T() },
-		set:  func(p *Params, v uint32) { p.InitialR2T = v != 0 }},
-	{name: "ImmediateData", kind: kindAnd, use: offerNormal, max: 1, def: 1,
+		set:  func(p *Params, v uint32) { p.InitialR2T = v != 0 },
+	},
+	{
+		name: "ImmediateData", kind: kindAnd, use: offerNormal, max: 1, def: 1,
 		want: func(n *Negotiation) uint32 { return number(n.config.ImmediateData) },
-		set:  func(p *Params, v uint32) { p.ImmediateData = v != 0 }},
-	{name: keyMaxBurst, kind: kindMin, use: offerNormal, min: minDSL, max: maxDSL, def: 262144,
+		set:  func(p *Params, v uint32) { p.ImmediateData = v != 0 },
+	},
+	{
+		name: keyMaxBurst, kind: kindMin, use: offerNormal, min: minDSL, max: maxDSL, def: 262144,
 		want: func(n *Negotiation) uint32 { return orDefault(n.config.MaxBurstLength, defaultMaxBurst) },
-		set:  func(p *Params, v uint32) { p.MaxBurstLength = v }},
-	{name: keyFirstBurst, kind: kindMin, use: offerNormal, min: minDSL, max: maxDSL, def: 65536,
+		set:  func(p *Params, v uint32) { p.MaxBurstLength = v },
+	},
+	{
+		name: keyFirstBurst, kind: kindMin, use: offerNormal, min: minDSL, max: maxDSL, def: 65536,
 		want: func(n *Negotiation) uint32 {
 			return min(orDefault(n.config.FirstBurstLength, defaultFirstBurst), orDefault(n.config.MaxBurstLength, defaultMaxBurst))
 		},
-		set: func(p *Params, v uint32) { p.FirstBurstLength = v }},
-	{name: "MaxOutstandingR2T", kind: kindMin, use: offerNormal, min: 1, max: maxCount, def: 1,
+		set: func(p *Params, v uint32) { p.FirstBurstLength = v },
+	},
+	{
+		name: "MaxOutstandingR2T", kind: kindMin, use: offerNormal, min: 1, max: maxCount, def: 1,
 		want: func(n *Negotiation) uint32 { return n.config.MaxOutstandingR2T },
-		set:  func(p *Params, v uint32) { p.MaxOutstandingR2T = v }},
-	{name: "MaxConnections", kind: kindMin, use: offerNormal, min: 1, max: maxCount, def: 1,
+		set:  func(p *Params, v uint32) { p.MaxOutstandingR2T = v },
+	},
+	{
+		name: "MaxConnections", kind: kindMin, use: offerNormal, min: 1, max: maxCount, def: 1,
 		want: func(n *Negotiation) uint32 { return n.config.MaxConnections },
-		set:  func(p *Params, v uint32) { p.MaxConnections = v }},
-	{name: "DataPDUInOrder", kind: kindOr, use: offerNormal, max: 1, def: 1,
-		set: func(p *Params, v uint32) { p.DataPDUInOrder = v != 0 }},
-	{name: "DataSequenceInOrder", kind: kindOr, use: offerNormal, max: 1, def: 1,
-		set: func(p *Params, v uint32) { p.DataSequenceInOrder = v != 0 }},
-	{name: "DefaultTime2Wait", kind: kindMax, use: offerNormal | offerDiscovery, max: maxTimeSeconds, def: 2,
+		set:  func(p *Params, v uint32) { p.MaxConnections = v },
+	},
+	{
+		name: "DataPDUInOrder", kind: kindOr, use: offerNormal, max: 1, def: 1,
+		set: func(p *Params, v uint32) { p.DataPDUInOrder = v != 0 },
+	},
+	{
+		name: "DataSequenceInOrder", kind: kindOr, use: offerNormal, max: 1, def: 1,
+		set: func(p *Params, v uint32) { p.DataSequenceInOrder = v != 0 },
+	},
+	{
+		name: "DefaultTime2Wait", kind: kindMax, use: offerNormal | offerDiscovery, max: maxTimeSeconds, def: 2,
 		want: func(n *Negotiation) uint32 { return n.config.DefaultTime2Wait },
-		set:  func(p *Params, v uint32) { p.DefaultTime2Wait = v }},
-	{name: "DefaultTime2Retain", kind: kindMin, use: offerNormal | offerDiscovery, max: maxTimeSeconds, def: 20,
+		set:  func(p *Params, v uint32) { p.DefaultTime2Wait = v },
+	},
+	{
+		name: "DefaultTime2Retain", kind: kindMin, use: offerNormal | offerDiscovery, max: maxTimeSeconds, def: 20,
 		want: func(n *Negotiation) uint32 { return n.config.DefaultTime2Retain },
-		set:  func(p *Params, v uint32) { p.DefaultTime2Retain = v }},
+		set:  func(p *Params, v uint32) { p.DefaultTime2Retain = v },
+	},
 	// Recovery levels 1 and 2 are not implemented: no peer over RDMA offers them (ISER 3.9).
-	{name: "ErrorRecoveryLevel", kind: kindMin, use: offerNormal | offerDiscovery, max: 2, def: 0,
-		set: func(p *Params, v uint32) { p.ErrorRecoveryLevel = v }},
+	{
+		name: "ErrorRecoveryLevel", kind: kindMin, use: offerNormal | offerDiscovery, max: 2, def: 0,
+		set: func(p *Params, v uint32) { p.ErrorRecoveryLevel = v },
+	},
 
 	// RFC 7145, 6.3 to 6.5. Without RDMA, RDMAExtensions is answered No rather than NotUnderstood.
-	{name: keyRDMAExtensions, kind: kindAnd, use: offerNormal, max: 1, def: 0,
+	{
+		name: keyRDMAExtensions, kind: kindAnd, use: offerNormal, max: 1, def: 0,
 		want: func(n *Negotiation) uint32 { return number(n.traits.RDMA) },
-		set:  func(p *Params, v uint32) { p.RDMAExtensions = v != 0 }},
-	{name: keyInitiatorRecvDSL, kind: kindMin, use: offerNormal | onlyRDMA, min: minDSL, max: maxDSL, def: defaultDSL,
-		want: func(n *Negotiation) uint32 { return n.recvDSL(Initiator) }},
-	{name: keyTargetRecvDSL, kind: kindMin, use: offerNormal | onlyRDMA, min: minDSL, max: maxDSL, def: defaultDSL,
-		want: func(n *Negotiation) uint32 { return n.recvDSL(Target) }},
+		set:  func(p *Params, v uint32) { p.RDMAExtensions = v != 0 },
+	},
+	{
+		name: keyInitiatorRecvDSL, kind: kindMin, use: offerNormal | onlyRDMA, min: minDSL, max: maxDSL, def: defaultDSL,
+		want: func(n *Negotiation) uint32 { return n.recvDSL(Initiator) },
+	},
+	{
+		name: keyTargetRecvDSL, kind: kindMin, use: offerNormal | onlyRDMA, min: minDSL, max: maxDSL, def: defaultDSL,
+		want: func(n *Negotiation) uint32 { return n.recvDSL(Target) },
+	},
 
 	// RFC 7145, 6.6 to 6.9: declared, never answered, never sent by us. open-iscsi fails a login in
 	// whose answer one of them stands.
@@ -126,8 +160,10 @@ var keyTable = [keyCount]keyRow{
 	{name: keyHelloRequired, kind: kindDeclareBool, use: onlyRDMA, max: 1},
 
 	// RFC 7143, 13.23 and 13.24: answered, not offered.
-	{name: "TaskReporting", kind: kindList, names: []string{"RFC3720", "ResponseFence", "FastAbort"},
-		takes: func(*Negotiation) []string { return []string{"RFC3720"} }},
+	{
+		name: "TaskReporting", kind: kindList, names: []string{"RFC3720", "ResponseFence", "FastAbort"},
+		takes: func(*Negotiation) []string { return []string{"RFC3720"} },
+	},
 	{name: "iSCSIProtocolLevel", kind: kindMin, max: 31, def: 1},
 
 	// Obsolete keys that peers still offer (RFC 7143, 13.25): markers are No, their intervals Reject.

@@ -31,20 +31,26 @@ var headers = []struct {
 	},
 	{
 		OpSCSICommand,
-		&SCSICommand{Immediate: true, Final: true, Read: true, Write: true, Attr: AttrACA, AHSLength: 5, DataLength: 0x010203, LUN: testLUN,
-			ITT: 0x11121314, EDTL: 0x21222324, CmdSN: 0x31323334, ExpStatSN: 0x41424344, CDB: [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
+		&SCSICommand{
+			Immediate: true, Final: true, Read: true, Write: true, Attr: AttrACA, AHSLength: 5, DataLength: 0x010203, LUN: testLUN,
+			ITT: 0x11121314, EDTL: 0x21222324, CmdSN: 0x31323334, ExpStatSN: 0x41424344, CDB: [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+		},
 		"41e40000 05010203 41424344 45464748 11121314 21222324 31323334 41424344 01020304 05060708 090a0b0c 0d0e0f10",
 	},
 	{
 		OpTMFRequest,
-		&TMFRequest{Immediate: true, Function: TMLogicalUnitReset, LUN: testLUN, ITT: 0x11121314, RefITT: 0x21222324, CmdSN: 0x31323334,
-			ExpStatSN: 0x41424344, RefCmdSN: 0x51525354, ExpDataSN: 0x61626364},
+		&TMFRequest{
+			Immediate: true, Function: TMLogicalUnitReset, LUN: testLUN, ITT: 0x11121314, RefITT: 0x21222324, CmdSN: 0x31323334,
+			ExpStatSN: 0x41424344, RefCmdSN: 0x51525354, ExpDataSN: 0x61626364,
+		},
 		"42850000 00000000 41424344 45464748 11121314 21222324 31323334 41424344 51525354 61626364 00000000 00000000",
 	},
 	{
 		OpLoginRequest,
-		&LoginRequest{Transit: true, Continue: true, Current: StageOperational, Next: StageFullFeature, VersionMax: 2, VersionMin: 1, DataLength: 0x010203,
-			ISID: ISID{1, 2, 3, 4, 5, 6}, TSIH: 0x0708, ITT: 0x11121314, CID: 0x2122, CmdSN: 0x31323334, ExpStatSN: 0x41424344},
+		&LoginRequest{
+			Transit: true, Continue: true, Current: StageOperational, Next: StageFullFeature, VersionMax: 2, VersionMin: 1, DataLength: 0x010203,
+			ISID: ISID{1, 2, 3, 4, 5, 6}, TSIH: 0x0708, ITT: 0x11121314, CID: 0x2122, CmdSN: 0x31323334, ExpStatSN: 0x41424344,
+		},
 		"43c70201 00010203 01020304 05060708 11121314 21220000 31323334 41424344 00000000 00000000 00000000 00000000",
 	},
 	{
@@ -74,9 +80,11 @@ var headers = []struct {
 	},
 	{
 		OpSCSIResponse,
-		&SCSIResponse{Overflow: true, Underflow: true, BidiOverflow: true, BidiUnderflow: true, Response: 1, Status: 2, DataLength: 0x010203,
+		&SCSIResponse{
+			Overflow: true, Underflow: true, BidiOverflow: true, BidiUnderflow: true, Response: 1, Status: 2, DataLength: 0x010203,
 			ITT: 0x11121314, SNACKTag: 0x21222324, StatSN: 0x31323334, ExpCmdSN: 0x41424344, MaxCmdSN: 0x51525354, ExpDataSN: 0x61626364,
-			BidiResidual: 0x71727374, Residual: 0x81828384},
+			BidiResidual: 0x71727374, Residual: 0x81828384,
+		},
 		"219e0102 00010203 00000000 00000000 11121314 21222324 31323334 41424344 51525354 61626364 71727374 81828384",
 	},
 	{
@@ -86,8 +94,10 @@ var headers = []struct {
 	},
 	{
 		OpLoginResponse,
-		&LoginResponse{Transit: true, Continue: true, Current: StageOperational, Next: StageFullFeature, VersionMax: 2, VersionActive: 1, DataLength: 0x010203,
-			ISID: ISID{1, 2, 3, 4, 5, 6}, TSIH: 0x0708, ITT: 0x11121314, StatSN: 0x31323334, ExpCmdSN: 0x41424344, MaxCmdSN: 0x51525354, Status: LoginNotFound},
+		&LoginResponse{
+			Transit: true, Continue: true, Current: StageOperational, Next: StageFullFeature, VersionMax: 2, VersionActive: 1, DataLength: 0x010203,
+			ISID: ISID{1, 2, 3, 4, 5, 6}, TSIH: 0x0708, ITT: 0x11121314, StatSN: 0x31323334, ExpCmdSN: 0x41424344, MaxCmdSN: 0x51525354, Status: LoginNotFound,
+		},
 		"23c70201 00010203 01020304 05060708 11121314 00000000 31323334 41424344 51525354 02030000 00000000 00000000",
 	},
 	{
@@ -97,8 +107,10 @@ var headers = []struct {
 	},
 	{
 		OpDataIn,
-		&DataIn{Final: true, Acknowledge: true, HasStatus: true, Overflow: true, Underflow: true, Status: 2, DataLength: 0x010203, LUN: testLUN,
-			ITT: 0x11121314, TTT: 0x21222324, StatSN: 0x31323334, ExpCmdSN: 0x41424344, MaxCmdSN: 0x51525354, DataSN: 0x61626364, Offset: 0x71727374, Residual: 0x81828384},
+		&DataIn{
+			Final: true, Acknowledge: true, HasStatus: true, Overflow: true, Underflow: true, Status: 2, DataLength: 0x010203, LUN: testLUN,
+			ITT: 0x11121314, TTT: 0x21222324, StatSN: 0x31323334, ExpCmdSN: 0x41424344, MaxCmdSN: 0x51525354, DataSN: 0x61626364, Offset: 0x71727374, Residual: 0x81828384,
+		},
 		"25c70002 00010203 41424344 45464748 11121314 21222324 31323334 41424344 51525354 61626364 71727374 81828384",
 	},
 	{
@@ -113,8 +125,10 @@ var headers = []struct {
 	},
 	{
 		OpAsync,
-		&Async{DataLength: 0x010203, LUN: testLUN, StatSN: 0x31323334, ExpCmdSN: 0x41424344, MaxCmdSN: 0x51525354, Event: AsyncVendor, VCode: 0x61,
-			Parameter1: 0x6263, Parameter2: 0x6465, Parameter3: 0x6667},
+		&Async{
+			DataLength: 0x010203, LUN: testLUN, StatSN: 0x31323334, ExpCmdSN: 0x41424344, MaxCmdSN: 0x51525354, Event: AsyncVendor, VCode: 0x61,
+			Parameter1: 0x6263, Parameter2: 0x6465, Parameter3: 0x6667,
+		},
 		"32800000 00010203 41424344 45464748 ffffffff 00000000 31323334 41424344 51525354 ff616263 64656667 00000000",
 	},
 	{

@@ -372,7 +372,7 @@ func TestListKeepsOrder(t *testing.T) {
 // FuzzCore feeds PDUs of any content to a session with commands in progress.
 func FuzzCore(f *testing.F) {
 	for _, p := range []interface{ Put(*[iscsi.BHSSize]byte) }{
-		&iscsi.SCSIResponse{ITT: 1<<indexBits | 0, Status: 2}, &iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: 5}, &iscsi.TMFResponse{},
+		&iscsi.SCSIResponse{ITT: 1 << indexBits, Status: 2}, &iscsi.NOPIn{ITT: iscsi.ReservedTag, TTT: 5}, &iscsi.TMFResponse{},
 		&iscsi.Async{Event: iscsi.AsyncLogoutReq}, &iscsi.Reject{}, &iscsi.LogoutResponse{}, &iscsi.DataIn{},
 	} {
 		ev := pduEvent(p, make([]byte, 50))

@@ -237,7 +237,7 @@ func checkCommandsRaceWithTheirContexts(t *testing.T, n network) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewSource(int64(i)))
 			p := make([]byte, n.abort)
-			for range 60 {
+			for range 25 {
 				ctx, stop := context.WithTimeout(context.Background(), time.Duration(rng.Intn(2000))*time.Microsecond)
 				if rng.Intn(2) == 0 {
 					_ = d.WriteAt(ctx, p, 0)

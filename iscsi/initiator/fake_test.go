@@ -204,8 +204,7 @@ type fakeTarget struct {
 	deaf    atomic.Bool // logout is not answered
 	execute func(cdb []byte, in, out []byte) (status uint8, sense []byte, n int)
 
-	ev  iscsi.Event // scratch of answers, for the allocation test
-	bhs [64][iscsi.BHSSize]byte
+	bhs [64][iscsi.BHSSize]byte // of SCSI Responses, in turn: the allocation test wants none made
 	at  int
 }
 

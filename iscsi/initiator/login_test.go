@@ -352,6 +352,24 @@ func TestOptions(t *testing.T) {
 		_, err = Options{QueueDepth: depth}.withDefaults()
 		assert.ErrorContains(t, err, "queue depth")
 	}
+	_, err = Options{CommandTimeout: -1}.withDefaults()
+	assert.ErrorContains(t, err, "timeouts")
+}
+
+func TestDiscoveryFollowsRedirections(t *testing.T) {
+	to := statusTarget(func(int) string { return "10.0.0.9" }, iscsi.LoginMovedTemporarily)
+	last, _ := textTarget([]string{"TargetName=iqn.2026-01.test:a\x00"}, nil)
+	first := to.dial
+	to.dial = func(address string) (*fakeDM, error) {
+		if address == "10.0.0.9:3260" {
+			return last.fakeDM, nil
+		}
+		return first(address)
+	}
+	list, err := Discover(t.Context(), to, "h:1", Options{})
+	require.NoError(t, err)
+	assert.Equal(t, []TargetRecord{{Name: "iqn.2026-01.test:a"}}, list)
+	assert.Equal(t, []string{"h:1", "10.0.0.9:3260"}, to.addrs)
 }
 
 // FuzzLogin lets a target answer anything.

@@ -68,6 +68,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.QueueDepth < 0 || o.QueueDepth > maxQueueDepth {
 		return o, fmt.Errorf("queue depth %d, at most %d", o.QueueDepth, maxQueueDepth)
 	}
+	if o.LoginTimeout < 0 || o.CommandTimeout < 0 {
+		return o, fmt.Errorf("timeouts of %v and %v", o.LoginTimeout, o.CommandTimeout)
+	}
 	if o.Log == nil {
 		l := logrus.New()
 		l.SetOutput(io.Discard)
