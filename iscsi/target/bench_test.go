@@ -19,7 +19,6 @@ type loopDM struct {
 	itt   uint32
 	rel   []*iscsi.Transfer
 	bad   int
-	due   []iscsi.Event // after login
 	in    *iscsi.Event
 }
 

@@ -160,13 +160,14 @@ func (c *conn) tooMany(cmd *iscsi.SCSICommand) {
 		c.dropData(cmd.ITT)
 	}
 	r := iscsi.SCSIResponse{
-		Status:    uint8(scsi.TaskSetFull),
-		ITT:       cmd.ITT,
-		Residual:  cmd.EDTL,
-		Underflow: cmd.EDTL > 0,
-		StatSN:    c.nextStatSN(),
-		ExpCmdSN:  c.seq.ExpCmdSN,
-		MaxCmdSN:  c.seq.MaxCmdSN,
+		Status:   uint8(scsi.TaskSetFull),
+		ITT:      cmd.ITT,
+		StatSN:   c.nextStatSN(),
+		ExpCmdSN: c.seq.ExpCmdSN,
+		MaxCmdSN: c.seq.MaxCmdSN,
+	}
+	if cmd.Read || cmd.Write {
+		r.Residual, r.Underflow = cmd.EDTL, cmd.EDTL > 0
 	}
 	r.Put(&c.bhs)
 	c.reply(nil)

@@ -22,8 +22,10 @@ const (
 	lingerTime = time.Second
 	// reinstateTimeout is how long a login waits for the commands of the session that it replaces.
 	reinstateTimeout = 15 * time.Second
-	// dataTimeout is how long an initiator may take to deliver the data of one write.
-	dataTimeout = 60 * time.Second
+	// dataTimeout is how long an initiator may deliver no write data at all while some is due, and
+	// dataTimeoutMax how long it may take for one write.
+	dataTimeout    = 60 * time.Second
+	dataTimeoutMax = 10 * time.Minute
 	// discoveryIdle is how long a discovery session may do nothing. It must not be pinged (RFC 7145, 6.3
 	// and ISER.md 2.6).
 	discoveryIdle = 60 * time.Second

@@ -96,6 +96,7 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 		copyTo(t.data, int(d.Offset), ev.Data)
 		t.unsolicited += n
 		t.dataSN++
+		c.ses.fetched = c.now
 	}
 	if d.Final {
 		c.collected(t)
@@ -173,6 +174,7 @@ func (c *conn) gather(t *task) {
 
 // got goes on with a write whose data has all come.
 func (c *conn) got(t *task) {
+	c.ses.fetched = c.now
 	if t.state != taskFetching {
 		return // aborted meanwhile: EventReleased will come
 	}

@@ -17,9 +17,10 @@
 //	a connection before its login     LoginTimeout
 //	a login for the session it replaces  reinstateTimeout, then status 0301
 //	a refused login for its answer to leave  lastPDUTimeout
-//	write data that was asked for     dataTimeout, then the session ends
+//	write data that is due            dataTimeout, dataTimeoutMax, then the session ends
 //	task management for a busy store  taskManagementTimeout, then response 255
 //	an idle session for a ping        PingInterval + PingTimeout
+//	a session's first request, and queued PDUs to leave  stallTimeout
 //	a discovery session for a request discoveryIdle
 //	a logged out peer to close        lingerTime
 //

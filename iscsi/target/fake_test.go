@@ -413,7 +413,6 @@ type slowStore struct {
 	mu      sync.Mutex
 	gate    chan struct{} // not nil: reads and writes wait for it
 	waiting int
-	cond    *sync.Cond
 	writes  int
 }
 

@@ -219,9 +219,8 @@ func TestCommandsOutOfOrderAreDeliveredInOrder(t *testing.T) { // conformance 11
 		require.Zero(t, r.Status)
 	}
 	send(1) // old
-	itt := c.read(0, 0, 1)
 	c.cmdSN = first.Add(3)
-	itt = c.read(0, 0, 1)
+	itt := c.read(0, 0, 1)
 	r, _ := c.response(itt)
 	require.Zero(t, r.Status)
 	c.dm.set(func() { assert.Equal(t, pattern(512, 2), c.dm.memory[itt]) })

@@ -1,7 +1,6 @@
 package target
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -18,8 +17,6 @@ const (
 // shutdownGrace is how long initiators have to log out when the server goes down. After it no new
 // command is taken.
 const shutdownGrace = 500 * time.Millisecond
-
-var errNoData = errors.New("initiator does not deliver write data")
 
 // logout takes a Logout Request (RFC 7143, 11.14). With one connection, closing it and closing the session
 // are the same. What still runs for the session gets no response any more; a login that replaces the

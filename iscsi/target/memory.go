@@ -42,8 +42,10 @@ type reserve struct {
 
 func newReserve(pool *arena.Pool, limitChunks int) *reserve {
 	r := &reserve{pool: pool}
-	n := min(pool.Chunks()/2, limitChunks)
-	r.chunks, _ = pool.Get(nil, n*arena.ChunkSize) // a pool in use gives nothing: logins get 0302
+	// A pool that is in use already gives less.
+	for n := min(pool.Chunks()/2, limitChunks); n > 0 && len(r.chunks) == 0; n /= 2 {
+		r.chunks, _ = pool.Get(nil, n*arena.ChunkSize)
+	}
 	return r
 }
 

@@ -438,7 +438,7 @@ func TestWriteDataThatNeverComes(t *testing.T) { // field report WP-04
 		}
 		time.Sleep(dataTimeout)
 		c.closes()
-		assert.Contains(t, b.lines.String(), "no write data")
+		assert.Contains(t, b.lines.String(), "no data for write")
 	})
 }
 

@@ -52,6 +52,7 @@ type session struct {
 	sending   int            // bytes of read data queued that have not left
 	ready     taskQueue      // read data that waits for room
 	running   int            // tasks with the workers
+	fetched   time.Time      // when write data has come last
 	immediate int            // tasks that came outside the window
 	aborts    []abortSet     // not quiet yet
 	tmfs      []*tmfOp       // not answered yet
@@ -223,7 +224,7 @@ func (c *conn) endSession() {
 				c.reportPanic(it.task)
 				c.freeTask(it.task)
 			case itemAbort:
-				it.op.quiet() // nothing of it is left but what runs, and its end is waited for here
+				ses.aborts = append(ses.aborts, abortSet{op: it.op}) // quiet when nothing runs any more
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -297,9 +298,12 @@ func (c *conn) overdue() {
 	ses := c.ses
 	for i := range ses.tasks.tasks {
 		t := &ses.tasks.tasks[i]
-		if (t.state == taskFetching || t.state == taskCollecting) && c.now.Sub(t.since) > dataTimeout {
-			c.log.WithFields(logrus.Fields{"lun": t.transfer.LUN, "itt": t.transfer.ITT}).Warnf("no write data for %v", dataTimeout)
-			c.fail(errNoData)
+		if t.state != taskFetching && t.state != taskCollecting {
+			continue
+		}
+		// Data of others may come first on a slow link.
+		if c.now.Sub(later(t.since, ses.fetched)) > dataTimeout || c.now.Sub(t.since) > dataTimeoutMax {
+			c.fail(fmt.Errorf("no data for write %08x on lun %v in %v", t.transfer.ITT, t.transfer.LUN, c.now.Sub(t.since)))
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -235,6 +236,31 @@ func TestResetReachesOtherSessions(t *testing.T) { // conformance 123
 			d.checkCondition(itt, 0x06_29_03)
 		})
 	}
+}
+
+// TestResetWaitsForSessionsThatEnd: the other session's connection is gone, its write is still in the store.
+func TestResetWaitsForSessionsThatEnd(t *testing.T) {
+	b := newBench(t, benchConfig{})
+	c := b.login(tcpTraits)
+	c.clearUA(0, 1)
+	other := wholeLogin
+	other.ISID[5] = 1
+	d := b.loginAs(tcpTraits, other)
+	d.clearUA(1)
+	b.slow.hold()
+	d.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: 512, LUN: lun(1)}, write10(0, 1), pattern(512, 1))
+	b.slow.held(t, 1)
+	d.dm.set(func() { d.dm.err = io.EOF })
+	d.dm.waitFor(t, "close", func() bool { return d.dm.closed })
+	c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
+	for range 3 {
+		c.ping()
+	}
+	b.slow.release()
+	c.tmfResponse(iscsi.TMComplete)
+	b.slow.mu.Lock()
+	defer b.slow.mu.Unlock()
+	assert.Equal(t, 1, b.slow.writes, "it landed before the answer")
 }
 
 func TestAFunctionThatAStoreHoldsUpIsRejectedInTime(t *testing.T) {

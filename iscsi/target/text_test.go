@@ -318,7 +318,9 @@ func TestAddTargetChecksItsConfig(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	dev := scsi.NewDevice(scsi.DeviceConfig{})
 	for _, c := range []TargetConfig{
-		{Name: "disk", Device: dev}, {Name: "iqn.2026-01.test:x"}, {Name: testTarget, Device: dev},
+		{Name: "disk", Device: dev},
+		{Name: "iqn.2026-01.test:x"},
+		{Name: testTarget, Device: dev},
 		{Name: "iqn.2026-01.test:x", Device: dev, Allow: []string{"bob"}},
 	} {
 		_, err := b.s.AddTarget(c)
