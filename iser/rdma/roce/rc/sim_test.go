@@ -36,21 +36,19 @@ type party struct {
 	mr         rdma.MemoryRegion
 	peer       *party
 
-	target, sink   uint64 // used of each
-	posted, taken  uint64 // receives
-	next           uint64 // ID of the next work request
-	lastID         uint64
-	signaled       []uint64 // IDs that must complete
-	expect         map[uint64]func() error
-	arriving       []arrival // messages that the peer has posted, in order
-	win            rdma.Window
-	winAt          uint64
-	winState       int
-	winKey         uint32
-	err            error
-	fails          bool // an error completion is what is wanted
-	failed         rdma.Status
-	finalCompletes bool
+	target, sink  uint64 // used of each
+	posted, taken uint64 // receives
+	next          uint64 // ID of the next work request
+	lastID        uint64
+	signaled      []uint64 // IDs that must complete
+	expect        map[uint64]func() error
+	arriving      []arrival // messages that the peer has posted, in order
+	win           rdma.Window
+	winState      int
+	winKey        uint32
+	err           error
+	fails         bool // an error completion is what is wanted
+	failed        rdma.Status
 }
 
 // An arrival is a message on its way: its data, what it invalidates, and what must be in memory when it is there.
@@ -64,7 +62,7 @@ const (
 	winIdle = iota
 	winBinding
 	winOpen // bound; the peer may use it
-	winUsed // the peer has posted its invalidation
+	winUsed // by the peer, which invalidates it if its queue has room
 	winDead
 )
 
@@ -226,9 +224,6 @@ func (p *party) send(key uint32, before func() error) {
 	}
 	if p.submit(wr, nil) {
 		p.peer.arriving = append(p.peer.arriving, arrival{bytes.Clone(data), key, before})
-		if key != 0 {
-			p.peer.winState = winUsed
-		}
 	}
 }
 
@@ -281,6 +276,7 @@ func (p *party) windows() {
 	case p.winState == winOpen && o.sendsLeft():
 		if f := o.write(p.n.rng.IntN(windowSize), at, p.winKey); f != nil {
 			o.expect[o.next-1] = nil // a later use of the window writes the same bytes; the receive checks
+			p.winState = winUsed
 			o.send(p.winKey, f)
 		}
 	}
