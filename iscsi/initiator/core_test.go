@@ -330,6 +330,24 @@ func TestRejectedCommandEndsAlone(t *testing.T) {
 	assert.Error(t, b.err, "a response behind a Reject")
 }
 
+func TestRejectMeetsAnAbort(t *testing.T) {
+	b := newBench(1)
+	r := b.ask(requestCommand, testUnitReady)
+	b.submit(b.now, letter{r, errors.New("cancelled")})
+	b.round()
+	var bhs [iscsi.BHSSize]byte
+	b.dm.cmdPDUs[0].Put(&bhs)
+	b.feed(&iscsi.Reject{Reason: iscsi.RejectInvalidField, StatSN: b.nextStat()}, bhs[:])
+	assert.Len(t, b.dm.detached, 1)
+	assert.Len(t, b.dm.forgotten, 1)
+	b.release(b.dm.commands[0])
+	assert.Empty(t, b.free, "the abort is still out")
+	b.answerTMF(b.lastTMF(t).ITT, iscsi.TMNoTask)
+	require.NoError(t, b.err)
+	assert.Len(t, b.free, 1)
+	assert.Len(t, b.told, 1)
+}
+
 func TestRejectedPingEndsAlone(t *testing.T) {
 	b := newBench(1)
 	r := b.ask(requestPing, Command{})

@@ -220,11 +220,14 @@ func (c *core) functionDone(m *management) {
 // endTask ends a command for which no response will come.
 func (c *core) endTask(t *task, err error) {
 	t.answered = true
+	r := t.req // nil: detached before, and perhaps about to be aborted
 	if !t.released {
-		c.dm.Detach(&t.transfer)
+		if r != nil {
+			c.dm.Detach(&t.transfer)
+		}
 		c.dm.Forget(&t.transfer)
 	}
-	if r := t.req; r != nil {
+	if r != nil {
 		c.age.remove(t)
 		t.req = nil
 		c.finish(r, err)
@@ -280,7 +283,7 @@ func (c *core) reject(ev *iscsi.Event) error {
 	op, itt := iscsi.OpcodeOf(bhs), iscsi.ITTOf(bhs)
 	cause := &iscsi.RejectError{Reason: rej.Reason, What: op.String()}
 	if op == iscsi.OpSCSICommand {
-		if t := c.findTask(itt); t != nil && t.abort == abortNone {
+		if t := c.findTask(itt); t != nil {
 			c.endTask(t, cause)
 			return nil
 		}
