@@ -1,6 +1,7 @@
 package iser
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -51,6 +52,10 @@ type initiator struct {
 	params iscsi.Params
 	seq    *iscsi.Sequence
 
+	// pings are immediate NOP-Outs. They pass commands that wait for memory: a busy target would else be
+	// taken for a dead one. Nothing orders them (RFC 7143, 4.2.2.1).
+	pings queue[entry]
+
 	byITT    map[uint32]*command // commands without response
 	active   int                 // of these, those that were sent
 	commands []*command          // not in use
@@ -67,6 +72,20 @@ func (i *initiator) Traits() iscsi.Traits {
 	t.MaxSendData = 0
 	return t
 }
+
+// Send implements iscsi.Datamover.
+func (i *initiator) Send(bhs *[iscsi.BHSSize]byte, data []byte) {
+	if iscsi.OpcodeOf(bhs) != iscsi.OpNOPOut || !iscsi.IsImmediate(bhs) {
+		i.conn.Send(bhs, data)
+		return
+	}
+	if index, ok := i.fill(&Header{}, bhs, nil, data); ok {
+		i.pings.push(entry{slot: index})
+	}
+}
+
+// Idle implements iscsi.Datamover.
+func (i *initiator) Idle() bool { return i.conn.Idle() && i.pings.len() == 0 }
 
 // Prepare implements iscsi.InitiatorDatamover. All receives have been posted since the connection was made,
 // each long enough for login and for full-feature phase, so there is no transition to prepare.
@@ -211,7 +230,7 @@ func (i *initiator) start(c *command) bool {
 	i.stageSend(index, 0)
 	if i.trace != nil {
 		i.trace(TraceEvent{
-			Step: TraceCommandSent, ITT: c.itt, Key: h.ReadSTag | h.WriteSTag, Addr: h.ReadBase | h.WriteBase,
+			Step: TraceCommandSent, ITT: c.itt, Key: cmp.Or(h.ReadSTag, h.WriteSTag), Addr: cmp.Or(h.ReadBase, h.WriteBase),
 			Length: c.t.EDTL, Word: word,
 		})
 	}
@@ -219,9 +238,9 @@ func (i *initiator) start(c *command) bool {
 }
 
 // slot takes a send slot for a command's n bytes, unless it is wanted for the answers to what may still
-// arrive.
+// arrive. One Send at a time always goes: PDUs that wait behind the command may hold all the others.
 func (i *initiator) slot(n int) (int32, bool) {
-	if i.slots.spare() <= i.posted+spareSlots {
+	if i.sends > 0 && i.slots.spare() <= i.posted+spareSlots {
 		return 0, false
 	}
 	return i.slots.get(n)
@@ -300,7 +319,11 @@ func (i *initiator) stageDataOut(c *command) bool {
 }
 
 // stageMore implements role.
-func (i *initiator) stageMore() {}
+func (i *initiator) stageMore() {
+	for i.pings.len() > 0 && i.room() > 0 {
+		i.stageSend(i.pings.pop().slot, 0)
+	}
+}
 
 // done implements role.
 func (i *initiator) done(*op, bool) {}
@@ -326,6 +349,9 @@ func (i *initiator) failed() {
 	}
 	clear(i.byITT)
 	i.active = 0
+	for i.pings.len() > 0 {
+		i.slots.put(i.pings.pop().slot)
+	}
 }
 
 // Received implements iscsi.InitiatorDatamover. The number outlives the transfer's EventReleased, which may

@@ -526,11 +526,17 @@ func TestCommandsWaitTheirTurn(t *testing.T) {
 				ins[i] = make([]byte, n)
 				trs = append(trs, b.command(uint32(i), ins[i], nil))
 			}
-			b.ini.Send(testNOP(), nil) // keeps its place behind them
+			b.ini.Send(testText(), nil) // keeps its place behind them
+			b.ini.Send(testNOP(), nil)  // a ping does not
+			require.False(t, b.ini.Idle())
 			require.NoError(t, b.ini.Flush())
 			for i := range ins {
 				m, cmd := received(t, p.recv())
 				require.EqualValues(t, i, cmd.ITT)
+				if i == 1 {
+					m, _ := received(t, p.recv())
+					require.Equal(t, iscsi.OpNOPOut, iscsi.OpcodeOf(m.BHS))
+				}
 				p.poll()
 				commands := 1
 				for _, a := range p.got {
@@ -546,7 +552,7 @@ func TestCommandsWaitTheirTurn(t *testing.T) {
 				require.Equal(t, pattern(make([]byte, 8000), uint32(i)), ins[i][:8000])
 			}
 			m, _ := received(t, p.recv())
-			require.Equal(t, iscsi.OpNOPOut, iscsi.OpcodeOf(m.BHS))
+			require.Equal(t, iscsi.OpTextRequest, iscsi.OpcodeOf(m.BHS))
 			require.Zero(t, b.ini.sink.live)
 			require.Len(t, b.ini.sink.free[b.ini.sink.top], 1, "all in one piece again")
 		})
@@ -556,6 +562,12 @@ func TestCommandsWaitTheirTurn(t *testing.T) {
 func testNOP() *[iscsi.BHSSize]byte {
 	var bhs [iscsi.BHSSize]byte
 	(&iscsi.NOPOut{Immediate: true, ITT: 1, TTT: iscsi.ReservedTag}).Put(&bhs)
+	return &bhs
+}
+
+func testText() *[iscsi.BHSSize]byte {
+	var bhs [iscsi.BHSSize]byte
+	(&iscsi.TextRequest{Final: true, ITT: 2, TTT: iscsi.ReservedTag}).Put(&bhs)
 	return &bhs
 }
 
@@ -615,6 +627,10 @@ func TestDetachAmidUnsolicitedData(t *testing.T) {
 	tr := b.command(2, nil, out)
 	require.NoError(t, b.ini.Flush())
 	require.True(t, tr.DM.Ptr.(*command).queued, "the send slots do not suffice for all at once")
+	for range b.ini.posted { // whatever may arrive can be answered all the same
+		b.ini.Send(testText(), nil)
+	}
+	require.NoError(t, b.ini.Flush())
 	b.ini.Detach(tr)
 	clear(out)
 	m, _ := received(t, p.recv())

@@ -1,6 +1,7 @@
 package iser
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -200,8 +201,8 @@ func (t *target) receive(m *message, _ *rdma.Completion) (iscsi.Event, bool) {
 		ev.Remote = makeRemote(m)
 		if t.trace != nil {
 			t.trace(TraceEvent{
-				Step: TraceCommandReceived, ITT: iscsi.ITTOf(m.BHS), Key: m.ReadSTag | m.WriteSTag,
-				Addr: m.ReadBase | m.WriteBase, Length: uint32(len(m.Data)), Word: firstWord([][]byte{m.Data}, cursor{}),
+				Step: TraceCommandReceived, ITT: iscsi.ITTOf(m.BHS), Key: cmp.Or(m.ReadSTag, m.WriteSTag),
+				Addr: cmp.Or(m.ReadBase, m.WriteBase), Length: uint32(len(m.Data)), Word: firstWord([][]byte{m.Data}, cursor{}),
 			})
 		}
 	}

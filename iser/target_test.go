@@ -243,6 +243,9 @@ func TestInvalidationIsOnlyOfTheTasksOwnKey(t *testing.T) {
 		if bhs == nil {
 			bhs = response(w.ITT)
 		}
+		if !w.Final {
+			tr.Unsolicited = w.EDTL
+		}
 		b.tgt.Respond(tr, bhs, nil)
 		require.NoError(t, b.tgt.Flush())
 		a := p.recv()
@@ -255,6 +258,9 @@ func TestInvalidationIsOnlyOfTheTasksOwnKey(t *testing.T) {
 	check("a write without inline data", writeCommand(2, m2, 8192, nil), nil, m2.key)
 	m, m2 = p.lendOnce(8192, rdma.RemoteWrite), p.lendOnce(8192, rdma.RemoteRead)
 	check("a write with partial inline data", writeCommand(3, m2, 8192, make([]byte, 512)), nil, 0)
+	out := writeCommand(13, m2, 8192, nil)
+	out.Final = false // all of it in Data-Outs
+	check("a write with unsolicited data", out, nil, 0)
 	check("a write all inline that still has a key", writeCommand(4, m2, 512, make([]byte, 512)), nil, 0)
 	both := readCommand(5, m, 8192)
 	both.Flags, both.WriteSTag, both.WriteBase = both.Flags|WriteValid, m2.key, m2.addr
@@ -493,6 +499,57 @@ func TestFullFeaturePDUsAreShort(t *testing.T) {
 	require.NoError(t, b.tgt.Flush())
 	require.Len(t, p.recv().b, fixedSize+128)
 	assert.Panics(t, func() { b.tgt.Send(response(1), make([]byte, 129)) })
+}
+
+// A spyQP records the order of posts.
+type spyQP struct {
+	rdma.QueuePair
+	log []string
+}
+
+func (q *spyQP) PostSend(wrs []rdma.SendWR) (int, error) {
+	q.log = append(q.log, "send")
+	for _, w := range wrs {
+		if w.Op == rdma.OpSend || w.Op == rdma.OpSendInv {
+			if w.Flags != rdma.Signaled|rdma.Solicited {
+				q.log = append(q.log, "a Send that is not signalled and solicited")
+			}
+		} else if w.Op == rdma.OpWrite && w.Flags != 0 {
+			q.log = append(q.log, "a signalled Write")
+		}
+	}
+	return q.QueuePair.PostSend(wrs)
+}
+
+func (q *spyQP) PostRecv(wrs []rdma.RecvWR) (int, error) {
+	q.log = append(q.log, "receive")
+	return q.QueuePair.PostRecv(wrs)
+}
+
+func TestARoundIsOnePostAfterTheReceives(t *testing.T) {
+	b, p := newTarget(t, strict, TargetConfig{}, refused)
+	b.enable(normalParams())
+	m := p.lend(4096, rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead)
+	p.post(4)
+	for i := range uint32(3) {
+		p.send(readCommand(i, m, 4096).bytes())
+	}
+	p.send(writeCommand(3, m, 4096, nil).bytes())
+	spy := &spyQP{QueuePair: b.tgt.qp}
+	b.tgt.qp = spy
+	buf := make([]byte, 4096)
+	for _, ev := range b.wait(time.Second) {
+		tr := &iscsi.Transfer{ITT: iscsi.ITTOf(ev.BHS), EDTL: 4096, Remote: ev.Remote}
+		if tr.ITT == 3 {
+			b.tgt.GetData(tr, [][]byte{make([]byte, 4096)}, 0)
+			continue
+		}
+		b.tgt.PutData(tr, [][]byte{buf}, 0)
+		b.tgt.Respond(tr, response(tr.ITT), nil)
+	}
+	require.NoError(t, b.tgt.Flush())
+	require.Equal(t, []string{"receive", "send"}, spy.log)
+	b.until(iscsi.EventGot)
 }
 
 // A window that is always full, with an initiator that has not one receive or send to spare.
@@ -777,6 +834,12 @@ func TestReleasesAreDueAfterTheEnd(t *testing.T) {
 		b.enable(normalParams())
 		p.post(8)
 		m := p.lend(65536, rdma.RemoteRead|rdma.RemoteWrite|rdma.LocalWrite)
+		store := make([]byte, 200000)
+		require.NoError(t, b.lis.Register(store))
+		var apart [][]byte // 10 messages: more than the send queue holds
+		for i := range 160 {
+			apart = append(apart, store[i*1000:][:400])
+		}
 		live := map[*iscsi.Transfer]bool{}
 		for i := range uint32(8) {
 			w := readCommand(i, m, 65536)
@@ -791,24 +854,35 @@ func TestReleasesAreDueAfterTheEnd(t *testing.T) {
 				b.tgt.Abort(tr)
 				continue
 			}
-			b.tgt.PutData(tr, split(make([]byte, 65536), 1000), 0)
+			if i%2 == 0 {
+				b.tgt.PutData(tr, apart, 0)
+			} else {
+				b.tgt.PutData(tr, split(make([]byte, 65536), 1000), 0)
+			}
 			b.tgt.Respond(tr, response(i), nil)
 		}
 		_ = b.tgt.Flush()
 		require.NoError(t, p.ep.Disconnect())
-		err, evs := b.fails()
-		require.ErrorIs(t, err, io.EOF)
-		for _, ev := range evs {
-			require.Equal(t, iscsi.EventReleased, ev.Kind)
-			require.True(t, live[ev.Transfer], "released twice")
-			delete(live, ev.Transfer)
+		for b.err == nil {
+			for _, ev := range b.wait(time.Second) {
+				require.Equal(t, iscsi.EventReleased, ev.Kind)
+				require.True(t, live[ev.Transfer], "released twice")
+				delete(live, ev.Transfer)
+				for i := range b.tgt.ops.all {
+					if k := b.tgt.ops.all[i].task; k != nil {
+						require.NotSame(t, ev.Transfer, k.t, "released while the device uses its memory")
+					}
+				}
+			}
+			_ = b.tgt.Flush()
 		}
+		require.ErrorIs(t, b.err, io.EOF)
 		require.Empty(t, live)
 		require.Empty(t, b.wait(time.Second))
 		require.ErrorIs(t, b.err, io.EOF)
 		require.ErrorIs(t, b.tgt.Flush(), io.EOF)
 		require.NoError(t, b.tgt.Close())
-		_, err = b.tgt.Wait(b.evs[:], time.Time{})
+		_, err := b.tgt.Wait(b.evs[:], time.Time{})
 		require.Error(t, err)
 	}
 }
@@ -861,6 +935,89 @@ func TestWakeEndsWait(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.GreaterOrEqual(t, time.Since(start), time.Millisecond)
+}
+
+func TestChainsArePostedWholeOrNotAtAll(t *testing.T) {
+	for _, registered := range []bool{true, false} {
+		b, p := newTarget(t, strict, TargetConfig{Window: 4, sendDepth: 8}, refused)
+		b.enable(normalParams())
+		const n = 3 << 20 // in the registered case 3 Writes
+		store := make([]byte, n)
+		size, want := uint32(n), []int{4, 4, 4}
+		if registered {
+			require.NoError(t, b.lis.Register(store))
+		} else {
+			size, want = 4*bounceSize, []int{5, 5, 5} // 4 chunks and the Send
+		}
+		m := p.lend(n, rdma.LocalWrite|rdma.RemoteWrite)
+		p.post(3)
+		var trs []*iscsi.Transfer
+		for i := range uint32(3) {
+			trs = append(trs, b.command(p, readCommand(i, m, size)))
+		}
+		b.tap.take()
+		for _, tr := range trs {
+			b.tgt.PutData(tr, [][]byte{store[:size]}, 0)
+			b.tgt.Respond(tr, response(tr.ITT), nil)
+		}
+		require.NoError(t, b.tgt.Flush())
+		// What fits of 8 is one chain of 5, or two of 4.
+		ops := b.tap.take()
+		require.Len(t, ops, 8/want[0]*want[0])
+		require.Equal(t, rdma.OpSend, ops[len(ops)-1].Op)
+		require.Equal(t, 8-len(ops), b.tgt.credits)
+		for range trs {
+			b.until(iscsi.EventReleased)
+			require.NoError(t, b.tgt.Flush())
+		}
+		require.Equal(t, 8, b.tgt.credits)
+		if !registered {
+			require.Equal(t, bounceWrites, b.tgt.bounce.writes)
+		}
+	}
+}
+
+// The device has taken a chain's Writes but not its Send when the connection dies. No completion tells
+// when it is done with their memory.
+func TestMemoryOfHalfAChainIsHeld(t *testing.T) {
+	o := strict
+	o.Seed = 1
+	full := false
+	o.Fault = func(_ uint32, wr *rdma.SendWR) (f fabric.Fault) {
+		if full && wr.Op == rdma.OpSend && wr.ID != sendID {
+			f.Post = rdma.ErrQueueFull
+		}
+		return f
+	}
+	b, p := newTarget(t, o, TargetConfig{}, refused)
+	b.enable(normalParams())
+	p.post(2)
+	m := p.lend(4096, rdma.LocalWrite|rdma.RemoteWrite)
+	tr := b.command(p, readCommand(1, m, 4096))
+	other := b.command(p, readCommand(2, m, 4096))
+	full = true
+	for _, x := range []*iscsi.Transfer{tr, other} {
+		b.tgt.PutData(x, [][]byte{make([]byte, 4096)}, 0)
+		b.tgt.Respond(x, response(x.ITT), nil)
+	}
+	require.NoError(t, b.tgt.Flush())
+	require.NoError(t, p.ep.Disconnect())
+	err, evs := b.fails()
+	require.ErrorIs(t, err, io.EOF)
+	require.Len(t, evs, 1)
+	require.Same(t, other, evs[0].Transfer, "of the other chain nothing was taken")
+	require.NotZero(t, tr.DM)
+}
+
+func TestRealErrorsReplaceFlushes(t *testing.T) {
+	b, _ := newTarget(t, strict, TargetConfig{}, refused)
+	real := &CompletionError{Work: "Send", Status: rdma.RetryExcErr}
+	b.tgt.fail(fmt.Errorf("flushed: %w", io.EOF))
+	b.tgt.fail(real)
+	b.tgt.fail(errors.New("later"))
+	require.Equal(t, error(real), b.tgt.err)
+	require.NoError(t, b.tgt.Close())
+	require.Equal(t, error(real), b.tgt.err)
 }
 
 // An initiator that asks and asks but takes no answer is held up before our queue is.
