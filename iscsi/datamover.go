@@ -190,6 +190,7 @@ type InitiatorDatamover interface {
 	// data and unsolicited Data-Out as negotiated, offers t's memory, and later answers R2Ts, or lets
 	// the peer fetch and place data, by itself. Data lands in t.In and is taken from t.Out without
 	// more calls, on the loop's goroutine.
+	// A command may wait, and all behind it, for the transport's memory; immediate NOP-Outs pass it.
 	SendCommand(t *Transfer, bhs *[BHSSize]byte, ahs []byte)
 	// Received tells how many bytes of t.In have been placed. The number outlives EventReleased, which may
 	// come in the same batch as the response, until the transfer's next SendCommand.
