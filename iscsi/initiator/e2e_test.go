@@ -30,7 +30,7 @@ import (
 const (
 	diskName = "iqn.2026-01.test:disk"
 	hostName = "iqn.2026-01.test:host"
-	diskSize = 4 << 20
+	diskSize = 2 << 20
 )
 
 // A network is a transport for a test, with a place to listen.
@@ -47,7 +47,7 @@ type network struct {
 func networks() []network {
 	f := fabric.New(fabric.Options{})
 	return []network{
-		{"tcp", &tcp.Dialer{}, func() (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }, 1 << 20},
+		{"tcp", &tcp.Dialer{}, func() (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }, 256 << 10},
 		{"iser", &iser.Dialer{Provider: f}, func() (iscsi.Listener, error) {
 			return iser.Listen(f, netip.MustParseAddrPort("127.0.0.1:3260"), iser.TargetConfig{})
 		}, 32 << 10},
@@ -129,9 +129,9 @@ func checkDisk(t *testing.T, n network) {
 	got := make([]byte, diskSize)
 	require.NoError(t, d.ReadAt(ctx, got, 0))
 	require.True(t, bytes.Equal(want, got))
-	for range 50 {
+	for range 20 {
 		off := rng.Int63n(diskSize/512) * 512
-		p := make([]byte, min(rng.Int63n(3<<20)/512*512, diskSize-off))
+		p := make([]byte, min(rng.Int63n(2<<20)/512*512, diskSize-off))
 		if rng.Intn(2) == 0 {
 			rng.Read(p)
 			copy(want[off:], p)
@@ -237,7 +237,7 @@ func checkCommandsRaceWithTheirContexts(t *testing.T, n network) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewSource(int64(i)))
 			p := make([]byte, n.abort)
-			for range 25 {
+			for range 15 {
 				ctx, stop := context.WithTimeout(context.Background(), time.Duration(rng.Intn(2000))*time.Microsecond)
 				if rng.Intn(2) == 0 {
 					_ = d.WriteAt(ctx, p, 0)
