@@ -302,6 +302,7 @@ func (e *endpoint) disconnectLocked() {
 			p.leaving, p.leaveAt = true, l.hold(maxDisconnectHold)
 		}
 	default:
+		l.state = linkEnded // what has been given up before it began does not begin any more
 		if e.qp != nil {
 			e.qp.toError()
 		}

@@ -193,6 +193,21 @@ func TestCallsInTheWrongOrderFail(t *testing.T) {
 	require.Error(t, b.EP.Reject(nil), "accepted")
 }
 
+func TestDisconnectBeforeConnectIsFinal(t *testing.T) {
+	f := fabric.New(fabric.Options{})
+	l, err := f.Listen(anyPort())
+	require.NoError(t, err)
+	defer l.Close()
+	ep, err := f.Resolve(t.Context(), l.Addr())
+	require.NoError(t, err)
+	a := rdmatest.NewEnd(t, ep, rdmatest.Config{})
+	defer a.Close()
+	a.Recv(1, 0, 8)
+	require.NoError(t, ep.Disconnect())
+	a.Flushed(1, 1)
+	require.Error(t, ep.Connect(within(t, time.Second), rdma.ConnParam{}))
+}
+
 func TestQueuePairsAreHeldToTheLimits(t *testing.T) {
 	f := fabric.New(fabric.Options{})
 	ep, err := f.Resolve(t.Context(), netip.MustParseAddrPort("10.0.0.1:1"))
