@@ -11,7 +11,7 @@ cd "$(dirname "$0")"
 . ./guest-lib.sh
 : "${OUT:=/tmp}" "${LIMIT:=300}"
 
-PORTAL=$IP:3260 TGT=$IP:3261 LIO_PORTAL=$IP:3262
+TGT=$IP:3260 PORTAL=$IP:3261 LIO_PORTAL=$IP:3262
 NAME=iqn.2026-01.test # of all targets: $NAME:ram and so on
 TGT_INITIATORS=$LIBISCSI_INITIATORS
 
@@ -22,10 +22,11 @@ ALL="rdmatest discovery_iser discovery_tcp filesystem_ram filesystem_file fio_im
 # --- the guest ----------------------------------------------------------------------------------
 
 setup() {
+	ln -sfn /proc/self/fd /dev/fd # udev does this elsewhere; bash needs it for <(...)
 	rxe_up
 	initiator_start
 	truncate -s 128M /tgt.img
-	tgt_start --iser "portal=$TGT" --iscsi "portal=$TGT"
+	tgt_start
 	tgt_target iser 1 $NAME:stgt /tgt.img
 	lio_start
 	lio_backstore ram0 ramdisk 128
@@ -146,20 +147,23 @@ tcp_sees_what_iser_wrote() {
 	cmp /tmp/data /tmp/back
 }
 
-# Debian packages no iscsi-dd: reading and writing are those of the tests of iscsi-test-cu.
-libiscsi() { # SCHEME IQN
-	local url=$1://$PORTAL/$2/0
-	iscsi-ls -s "$1://$PORTAL" | tee /dev/stderr | grep -q "$2"
-	iscsi-inq "$url"
-	iscsi-readcapacity16 "$url"
+# Debian packages no iscsi-dd: blocks are written and read by the tests of iscsi-test-cu, and read at depth
+# 32 by iscsi-perf.
+libiscsi() { # URL
+	iscsi-inq "$1"
+	iscsi-readcapacity16 "$1"
 	for t in Write10.Simple Read10.Simple Write16.Simple Read16.Simple; do
-		iscsi-test-cu -d -f -t "ALL.$t" "$url"
+		iscsi-test-cu -d -f -t "ALL.$t" "$1"
 	done
+	iscsi-perf -b 64 -m 32 -r -t 3 "$1"
 }
-libiscsi_tcp() { libiscsi iscsi $NAME:ram; }
-# libiscsi's iSER announces immediate data that it does not send and sends Data-Outs without data: its
-# target allows neither.
-libiscsi_iser() { libiscsi iser $NAME:libiscsi; }
+libiscsi_tcp() {
+	iscsi-ls -s iscsi://$PORTAL | grep $NAME:ram
+	libiscsi iscsi://$PORTAL/$NAME:ram/0
+}
+# iscsi-ls knows only iscsi:// URLs. libiscsi's iSER announces immediate data that it does not send, and
+# sends Data-Outs without data: its target allows neither.
+libiscsi_iser() { libiscsi iser://$PORTAL/$NAME:libiscsi/0; }
 
 # Our initiator: discovery, a verified disk, a copy.
 iser_to() { # PORTAL IQN LUN
@@ -167,6 +171,7 @@ iser_to() { # PORTAL IQN LUN
 	./iser discover "iser://$1" "${o[@]}" | grep "$2"
 	./iser verify "$url" "${o[@]}" --size 32MiB --bs mixed --depth 32 --destructive --dump "$OUT"
 	head -c 8M /dev/urandom > /tmp/data
+	rm -f /tmp/back
 	./iser dd "${o[@]}" if=/tmp/data of="$url" bs=1M
 	./iser dd "${o[@]}" if="$url" of=/tmp/back bs=256K count=32
 	cmp /tmp/data /tmp/back
@@ -216,7 +221,7 @@ if [ $# -gt 0 ]; then
 	"$1"
 	exit
 fi
-setup > "$OUT/setup.log" 2>&1 || { echo "FAIL setup"; tail -n 30 "$OUT/setup.log" "$OUT/iserd.log"; exit 1; }
+timeout 120 ./guest.sh setup > "$OUT/setup.log" 2>&1 || { echo "FAIL setup"; tail -n 30 "$OUT"/*.log; exit 1; }
 for c in ${CASES:-$ALL}; do run "$c"; done
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

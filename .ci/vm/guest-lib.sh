@@ -35,12 +35,12 @@ rdma_ready() { wait_for 10 sh -c "rdma link show $1/1 | grep -q ACTIVE && test -
 
 # --- targets: stgt ------------------------------------------------------------------------------
 
-# tgtd with both of its transports, TCP and iSER, each on port 3260 (TCP and RDMA CM ports are
-# different spaces). The iSER buffer pool is 1 GB by default, all of it pinned: 128 MB here.
+# tgtd with both of its transports, TCP and iSER, each on port 3260 (TCP and RDMA CM ports are different
+# spaces; `--iser port=` is refused as "invalid port" whatever it says). The iSER buffer pool is 1 GB by
+# default, all of it pinned: 128 MB here.
 tgt_start() {
 	ulimit -l unlimited
-	setsid tgtd -f -d 0 --iser pool_sz_mb=128 "$@" > /tmp/tgtd.log 2>&1 &
-	TGTD_PID=$!
+	setsid tgtd -f -d 0 --iser pool_sz_mb=128 > "${OUT:-/tmp}/tgtd.log" 2>&1 &
 	wait_for 20 tgtadm --lld iscsi --op show --mode sys
 }
 # tgt_target LLD TID IQN FILE...: LLD is iscsi or iser; one LUN per FILE from 1 on (0 is tgt's controller).
