@@ -29,7 +29,7 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 	if !windowed {
 		c.ses.immediate++
 	}
-	c.undrop(cmd.ITT)
+	c.ses.gone.remove(cmd.ITT)
 	t.windowed, t.aborted, t.prepared, t.refused, t.panicked = windowed, false, false, false, nil
 	t.unsolicited, t.dataSN, t.sent = 0, 0, 0
 	t.transfer.LUN, t.transfer.EDTL, t.transfer.Remote = cmd.LUN, cmd.EDTL, ev.Remote
@@ -157,7 +157,7 @@ func (c *conn) abandon(t *task) {
 // tooMany answers an immediate command beyond what a session keeps.
 func (c *conn) tooMany(cmd *iscsi.SCSICommand) {
 	if !cmd.Final {
-		c.dropData(cmd.ITT)
+		c.ses.gone.add(cmd.ITT)
 	}
 	r := iscsi.SCSIResponse{
 		Status:   uint8(scsi.TaskSetFull),

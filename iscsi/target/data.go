@@ -52,7 +52,7 @@ func (c *conn) placeUnsolicited(t *task, want int) bool {
 // taskSetFull answers a command for which there is no memory now.
 func (c *conn) taskSetFull(t *task, cmd *iscsi.SCSICommand) {
 	if !cmd.Final {
-		c.dropData(t.transfer.ITT)
+		c.ses.gone.add(t.transfer.ITT)
 	}
 	c.abandon(t)
 	s := &t.scsi
@@ -69,7 +69,7 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 		return
 	}
 	t := c.ses.tasks.find(d.ITT)
-	if t == nil && c.isDropped(d.ITT) {
+	if t == nil && c.ses.gone.has(d.ITT) {
 		return
 	}
 	if t != nil && t.aborted {

@@ -140,6 +140,7 @@ func (c *conn) taskLeft(t *task) {
 
 // endTask ends a task without a response.
 func (c *conn) endTask(t *task) {
+	c.ses.gone.add(t.transfer.ITT)
 	c.ses.tasks.forget(t)
 	c.freeTask(t)
 	c.openSlot(t.windowed)

@@ -56,9 +56,7 @@ type session struct {
 	immediate int            // tasks that came outside the window
 	aborts    []abortSet     // not quiet yet
 	tmfs      []*tmfOp       // not answered yet
-	lateData  []uint32       // ring of ITTs whose Data-Out is to be ignored
-	anyLate   bool           // lateData has been used
-	nextLate  int
+	gone      goneRing
 	exchange  textExchange
 
 	commands, readBytes, writtenBytes, errors, rejects, dropped atomic.Uint64
@@ -183,10 +181,7 @@ func (c *conn) open(ses *session) error {
 			return refusal(iscsi.LoginOutOfResources, "no data buffers left for another session")
 		}
 		ses.tasks.open(c, int(2*size)+spareTasks)
-		ses.lateData = make([]uint32, size)
-		for i := range ses.lateData {
-			ses.lateData[i] = iscsi.ReservedTag
-		}
+		ses.gone.open(len(ses.tasks.tasks))
 	}
 	ses.win.open(&c.seq, c.seq.ExpCmdSN, size)
 	c.openControls()

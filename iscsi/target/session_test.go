@@ -3,10 +3,12 @@ package target_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,12 +34,23 @@ type lab struct {
 	// dial says how to reach the server, by transport.
 	dial map[string]initiator.Transport
 	addr map[string]string
+	slow *blocking
 }
 
-// blocking hides that a store never blocks.
-type blocking struct{ backstore.Store }
+// blocking hides that a store never blocks, and stops at a gate if there is one.
+type blocking struct {
+	backstore.Store
+	gate atomic.Pointer[chan struct{}]
+}
 
-func (b blocking) Info() backstore.Info {
+func (b *blocking) ReadAt(bufs [][]byte, off int64) error {
+	if gate := b.gate.Load(); gate != nil {
+		<-*gate
+	}
+	return b.Store.ReadAt(bufs, off)
+}
+
+func (b *blocking) Info() backstore.Info {
 	i := b.Store.Info()
 	i.NeverBlocks = false
 	return i
@@ -56,7 +69,8 @@ func newLab(t testing.TB, chunks int, c target.Config) *lab {
 		require.NoError(t, err)
 		stores = append(stores, ram)
 		if i == 1 {
-			_, err = dev.Add(1, blocking{ram}, scsi.LUConfig{ID: "blocking"})
+			l.slow = &blocking{Store: ram}
+			_, err = dev.Add(1, l.slow, scsi.LUConfig{ID: "blocking"})
 		} else {
 			require.NoError(t, l.s.RegisterMemory(ram.(backstore.Mapper).Memory()))
 			_, err = dev.Add(0, ram, scsi.LUConfig{ID: "memory"})
@@ -174,6 +188,41 @@ func checkStream(s *initiator.Session, unit int, size, off int64, seed uint64) e
 		}
 	}
 	return nil
+}
+
+// TestCommandsThatAreGivenUp: readers that lose patience while the store hangs, and a reset; everything
+// is aborted and nothing arrives late.
+func TestCommandsThatAreGivenUp(t *testing.T) {
+	overBoth(t, func(t *testing.T, transport string) {
+		l := newLab(t, 128, target.Config{})
+		s := l.open(t, transport, initiator.Options{})
+		defer func() { assert.NoError(t, s.Close()) }()
+		ctx := context.Background()
+		d, err := s.Disk(ctx, iscsi.LUNFromNumber(1))
+		require.NoError(t, err)
+		for range 3 {
+			gate := make(chan struct{})
+			l.slow.gate.Store(&gate)
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() {
+					p := make([]byte, 64<<10)
+					if err := d.ReadAt(short, p, int64(i)<<16); !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("read %d: %v", i, err)
+					}
+				})
+			}
+			wg.Wait()
+			cancel()
+			l.slow.gate.Store(nil)
+			close(gate)
+			r, err := s.TaskManagement(ctx, iscsi.TMLogicalUnitReset, iscsi.LUNFromNumber(1))
+			require.NoError(t, err)
+			require.Equal(t, iscsi.TMComplete, r)
+			require.NoError(t, d.ReadAt(ctx, make([]byte, 4096), 0))
+		}
+	})
 }
 
 func TestServerGoesDownUnderLoad(t *testing.T) {

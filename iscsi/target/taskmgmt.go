@@ -2,6 +2,7 @@ package target
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -102,8 +103,13 @@ func (c *conn) abortOne(op *tmfOp) {
 		return
 	}
 	if sn := op.request.RefCmdSN; sn.Before(op.request.CmdSN) && c.skip(sn) {
+		c.ses.gone.add(op.request.RefITT)
 		c.answerTMF(op, iscsi.TMComplete)
 		c.deliverHeld()
+		return
+	}
+	if c.ses.gone.has(op.request.RefITT) {
+		c.answerTMF(op, iscsi.TMComplete)
 		return
 	}
 	c.answerTMF(op, iscsi.TMNoTask)
@@ -169,9 +175,7 @@ func (c *conn) abortHeld(set *abortSet) {
 		if cmd.Parse(&s.pdu.bhs) != nil || set.byLUN && !sameLUN(cmd.LUN, set.lun) {
 			continue
 		}
-		if !cmd.Final {
-			c.dropData(cmd.ITT)
-		}
+		c.ses.gone.add(cmd.ITT)
 		c.skip(sn)
 	}
 }
@@ -185,8 +189,6 @@ func (c *conn) abortTask(t *task) {
 	switch t.state {
 	case taskResponding:
 		return
-	case taskCollecting:
-		c.dropData(t.transfer.ITT)
 	case taskWaiting:
 		if !c.s.c.Pool.Cancel(&t.wait) {
 			t.aborted = true // served already: granted will end it
@@ -328,32 +330,47 @@ func (c *conn) logStuck(op *tmfOp) {
 		Warnf("%v waits for a store that does not answer", op.request.Function)
 }
 
-// dropData notes that Data-Out of a task that is gone is to be ignored: it was on its way already. The
-// ring holds as many as the window; what is pushed out is an error again when it comes.
-func (c *conn) dropData(itt uint32) {
-	ses := c.ses
-	ses.lateData[ses.nextLate] = itt
-	ses.nextLate = (ses.nextLate + 1) % len(ses.lateData)
-	ses.anyLate = true
+// A goneRing remembers tasks that have ended without all that belongs to them: their Data-Out may still be on its
+// way, and is no error; and an ABORT TASK that crosses a reset which has ended its task is answered
+// "complete", since the initiator has had no response to match "task does not exist" with. It holds as many ITTs
+// as a session has tasks; what is pushed out is forgotten.
+type goneRing struct {
+	itts []uint32
+	next int
+	used int // entries that are not ReservedTag
 }
 
-// undrop makes an ITT usable for a new command.
-func (c *conn) undrop(itt uint32) {
-	if !c.ses.anyLate {
+func (r *goneRing) open(n int) {
+	r.itts = make([]uint32, n)
+	for i := range r.itts {
+		r.itts[i] = iscsi.ReservedTag
+	}
+}
+
+func (r *goneRing) add(itt uint32) {
+	if itt == iscsi.ReservedTag {
 		return
 	}
-	for i, d := range c.ses.lateData {
-		if d == itt {
-			c.ses.lateData[i] = iscsi.ReservedTag
+	if r.itts[r.next] == iscsi.ReservedTag {
+		r.used++
+	}
+	r.itts[r.next] = itt
+	r.next = (r.next + 1) % len(r.itts)
+}
+
+// remove forgets an ITT that names a new command.
+func (r *goneRing) remove(itt uint32) {
+	if r.used == 0 {
+		return
+	}
+	for i := range r.itts {
+		if r.itts[i] == itt {
+			r.itts[i] = iscsi.ReservedTag
+			r.used--
 		}
 	}
 }
 
-func (c *conn) isDropped(itt uint32) bool {
-	for _, d := range c.ses.lateData {
-		if d == itt && itt != iscsi.ReservedTag {
-			return true
-		}
-	}
-	return false
+func (r *goneRing) has(itt uint32) bool {
+	return r.used > 0 && itt != iscsi.ReservedTag && slices.Contains(r.itts, itt)
 }

@@ -177,6 +177,26 @@ func TestAbortOfWhatIsNotThere(t *testing.T) {
 	c.alive()
 }
 
+// TestAbortThatCrossesAReset: the reset has ended the task, and the initiator has had no response.
+func TestAbortThatCrossesAReset(t *testing.T) {
+	b := newBench(t, benchConfig{})
+	c := b.login(tcpTraits)
+	c.clearUA(0, 1)
+	b.slow.hold()
+	itt := c.read(1, 0, 8)
+	b.slow.held(t, 1)
+	c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
+	c.ping()
+	b.slow.release()
+	c.tmfResponse(iscsi.TMComplete)
+	c.tmf(iscsi.TMFRequest{Function: iscsi.TMAbortTask, LUN: lun(1), RefITT: itt})
+	c.tmfResponse(iscsi.TMComplete)
+	c.command(iscsi.SCSICommand{Final: true, ITT: itt}, nil, nil)
+	c.response(itt)
+	c.tmf(iscsi.TMFRequest{Function: iscsi.TMAbortTask, RefITT: itt})
+	c.tmfResponse(iscsi.TMNoTask) // it was used again, and answered
+}
+
 func TestAbortOfACommandThatIsStillToCome(t *testing.T) { // conformance 122
 	b := newBench(t, benchConfig{})
 	c := b.login(tcpTraits)
