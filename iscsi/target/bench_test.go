@@ -116,18 +116,6 @@ func BenchmarkWrite4K(b *testing.B) {
 	benchmark4K(b, iscsi.SCSICommand{Write: true, EDTL: 4096}, write10(8, 8), make([]byte, 4096))
 }
 
-// BenchmarkWrite4KBlocking goes through the reserve and a worker.
-func BenchmarkWrite4KBlocking(b *testing.B) {
-	bench := newBench(b, benchConfig{chunks: 1024})
-	c := bench.login(tcpTraits)
-	c.clearUA(1)
-	b.ReportAllocs()
-	for b.Loop() {
-		itt := c.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: 4096, LUN: lun(1)}, write10(0, 8), make([]byte, 4096))
-		c.response(itt)
-	}
-}
-
 // TestWarmCommandsDoNotAllocate is what the benchmarks show, as a test: a thousand more commands cost no
 // more allocations than the session itself.
 func TestWarmCommandsDoNotAllocate(t *testing.T) {

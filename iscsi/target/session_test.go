@@ -247,11 +247,11 @@ func TestServerGoesDownUnderLoad(t *testing.T) {
 	})
 }
 
-func benchmarkDisk(b *testing.B, transport string, write bool) {
+func benchmarkDisk(b *testing.B, transport string, unit int, write bool) {
 	l := newLab(b, 1024, target.Config{})
 	s := l.open(b, transport, initiator.Options{})
 	defer s.Close()
-	d, err := s.Disk(context.Background(), 0)
+	d, err := s.Disk(context.Background(), iscsi.LUNFromNumber(unit))
 	require.NoError(b, err)
 	p := make([]byte, 4096)
 	io := d.ReadAt
@@ -269,11 +269,17 @@ func benchmarkDisk(b *testing.B, transport string, write bool) {
 }
 
 func BenchmarkSessionRead4K(b *testing.B) {
-	b.Run("tcp", func(b *testing.B) { benchmarkDisk(b, "tcp", false) })
-	b.Run("iser", func(b *testing.B) { benchmarkDisk(b, "iser", false) })
+	b.Run("tcp", func(b *testing.B) { benchmarkDisk(b, "tcp", 0, false) })
+	b.Run("iser", func(b *testing.B) { benchmarkDisk(b, "iser", 0, false) })
 }
 
 func BenchmarkSessionWrite4K(b *testing.B) {
-	b.Run("tcp", func(b *testing.B) { benchmarkDisk(b, "tcp", true) })
-	b.Run("iser", func(b *testing.B) { benchmarkDisk(b, "iser", true) })
+	b.Run("tcp", func(b *testing.B) { benchmarkDisk(b, "tcp", 0, true) })
+	b.Run("iser", func(b *testing.B) { benchmarkDisk(b, "iser", 0, true) })
+}
+
+// BenchmarkSessionBlocking4K is a unit whose store may block: through the workers.
+func BenchmarkSessionBlocking4K(b *testing.B) {
+	b.Run("read", func(b *testing.B) { benchmarkDisk(b, "tcp", 1, false) })
+	b.Run("write", func(b *testing.B) { benchmarkDisk(b, "tcp", 1, true) })
 }
