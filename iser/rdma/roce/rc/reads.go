@@ -64,6 +64,7 @@ func (q *QP) readAgain(p wire.Packet, seq uint64) {
 			e.next, e.end, e.stop = min(e.next, seq), max(e.end, end), max(e.stop, stop)
 		} else {
 			e.next, e.end, e.stop = seq, end, stop
+			e.msn = r.msn // the present one, as in a repeated acknowledgement
 		}
 		r.readScan = min(r.readScan, n)
 		return
