@@ -48,7 +48,7 @@ func (s *sendQueue) at(n uint64) *sendEntry { return &s.slots[n%uint64(len(s.slo
 // A recvEntry is a work request of the receive queue.
 type recvEntry struct {
 	id     uint64
-	length uint64
+	length uint64 // at most maxMessage is used
 	sgl    []rdma.SGE
 }
 
@@ -151,7 +151,7 @@ func (q *QP) PostRecv(wrs []rdma.RecvWR, s Sink) (int, error) {
 		}
 		e := q.rq.at(q.rq.posted)
 		q.rq.posted++
-		e.id, e.sgl, e.length = wr.ID, append(e.sgl[:0], wr.SGL...), rdma.Length(wr.SGL)
+		e.id, e.sgl, e.length = wr.ID, append(e.sgl[:0], wr.SGL...), min(rdma.Length(wr.SGL), maxMessage)
 	}
 	return len(wrs), nil
 }

@@ -10,6 +10,10 @@ import (
 // ackEvery is how many packets of a long message go without asking for an acknowledgement.
 const ackEvery = 32
 
+// maxReadSeqs bounds the responses outstanding, and so the sequence numbers between una and fresh: half the PSNs may
+// be under way at a time (IBTA 9.7.2), and others need some.
+const maxReadSeqs = 1 << 21
+
 // A requester sends the packets of the send queue (IBTA 9.7.3). una <= nxt <= fresh, but while responses overtake
 // a retransmission.
 type requester struct {
@@ -19,6 +23,7 @@ type requester struct {
 	// heard is what the peer has executed all before; una stays behind it at a Read whose responses are missing.
 	heard uint64
 
+	readLimit uint64 // responses to be outstanding at most
 	reads     int    // read requests unanswered of those before nxt
 	readSeqs  uint64 // responses that they have yet to bring
 	partSeqs  uint64 // responses that one read request asks for at most
@@ -44,11 +49,11 @@ func (r *requester) init(c *Config) {
 	r.nxt, r.fresh, r.heard, r.recover = r.una, r.una, r.una, r.una
 	r.window = max(1, min(startWindow, c.Window))
 	// With two requests and more, the next is there when the first has been answered.
-	size := c.ReadWindow
+	r.readLimit = uint64(min(max(1, c.ReadWindow/c.MTU), maxReadSeqs))
+	r.partSeqs = r.readLimit
 	if c.ReadsOut > 1 {
-		size /= 2
+		r.partSeqs = max(1, r.readLimit/2)
 	}
-	r.partSeqs = uint64(max(1, size/c.MTU))
 }
 
 // transmitRequests sends what may be sent now.
@@ -143,7 +148,7 @@ func (q *QP) sendRead(now time.Time, e *sendEntry, s Sink) bool {
 	r := &q.req
 	k := r.nxt - e.first
 	n := min(r.partSeqs-k%r.partSeqs, e.count-k)
-	if r.reads > 0 && (r.reads >= q.cfg.ReadsOut || (r.readSeqs+n)*uint64(q.cfg.MTU) > uint64(q.cfg.ReadWindow)) {
+	if r.reads > 0 && (r.reads >= q.cfg.ReadsOut || r.readSeqs+n > r.readLimit) {
 		return false
 	}
 	if q.faults.skipResend && r.nxt < r.fresh {

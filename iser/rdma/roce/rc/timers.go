@@ -83,7 +83,7 @@ func (q *QP) Deadline() time.Time {
 func (q *QP) loss() {
 	r := &q.req
 	if r.una >= r.recover {
-		r.window = max(min(minWindow, q.cfg.Window), r.window/2)
+		r.window = max(1, min(minWindow, q.cfg.Window), r.window/2)
 		r.recover = r.fresh
 	}
 }
