@@ -565,6 +565,27 @@ func testNOP() *[iscsi.BHSSize]byte {
 	return &bhs
 }
 
+func TestCommandsLeaveSlotsForAnswers(t *testing.T) {
+	b, p := newInitiator(t, strict, InitiatorConfig{QueueDepth: 2})
+	b.enable(normalParams())
+	p.post(4)
+	b.command(1, nil, nil)
+	require.NoError(t, b.ini.Flush()) // its completion is not polled for: one Send is outstanding
+	var taken []int32
+	for b.ini.slots.spare() > b.ini.posted+spareSlots {
+		index, ok := b.ini.slots.get(1)
+		require.True(t, ok)
+		b.ini.slots.all[index].op = rdma.OpSend
+		taken = append(taken, index)
+	}
+	b.command(2, nil, nil)
+	require.NoError(t, b.ini.Flush())
+	require.Len(t, ofKind(b.tap.take(), rdma.OpSend), 1)
+	b.ini.slots.put(taken[0])
+	require.NoError(t, b.ini.Flush())
+	require.Len(t, ofKind(b.tap.take(), rdma.OpSend), 1)
+}
+
 func testText() *[iscsi.BHSSize]byte {
 	var bhs [iscsi.BHSSize]byte
 	(&iscsi.TextRequest{Final: true, ITT: 2, TTT: iscsi.ReservedTag}).Put(&bhs)

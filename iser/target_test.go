@@ -864,12 +864,20 @@ func TestReleasesAreDueAfterTheEnd(t *testing.T) {
 		_ = b.tgt.Flush()
 		require.NoError(t, p.ep.Disconnect())
 		for b.err == nil {
-			for _, ev := range b.wait(time.Second) {
+			// One at a time, so that the completions behind an event are still to come.
+			evs := b.kept
+			if b.kept = nil; len(evs) == 0 {
+				var n int
+				n, b.err = b.tgt.Wait(b.evs[:1], time.Now().Add(time.Second))
+				evs = b.evs[:n]
+			}
+			for _, ev := range evs {
 				require.Equal(t, iscsi.EventReleased, ev.Kind)
 				require.True(t, live[ev.Transfer], "released twice")
 				delete(live, ev.Transfer)
 				for i := range b.tgt.ops.all {
 					if k := b.tgt.ops.all[i].task; k != nil {
+						require.NotNil(t, k.t, "released while the device uses its memory")
 						require.NotSame(t, ev.Transfer, k.t, "released while the device uses its memory")
 					}
 				}
@@ -1007,6 +1015,40 @@ func TestMemoryOfHalfAChainIsHeld(t *testing.T) {
 	require.Len(t, evs, 1)
 	require.Same(t, other, evs[0].Transfer, "of the other chain nothing was taken")
 	require.NotZero(t, tr.DM)
+}
+
+// The connection dies of the first RDMA Write of a step, while the step's last one is outstanding.
+func TestMemoryOfAStepIsHeldUntilItsCompletion(t *testing.T) {
+	o := strict
+	o.Fault = func(_ uint32, wr *rdma.SendWR) (f fabric.Fault) {
+		if wr.Op == rdma.OpWrite {
+			f.Status = rdma.RemAccessErr
+		}
+		return f
+	}
+	b, p := newTarget(t, o, TargetConfig{Window: 2, sendDepth: 4}, refused)
+	b.enable(normalParams())
+	m := p.lend(65536, rdma.LocalWrite|rdma.RemoteWrite)
+	tr := b.command(p, readCommand(1, m, 65536))
+	store := make([]byte, 200000)
+	require.NoError(t, b.lis.Register(store))
+	var apart [][]byte // 10 messages
+	for i := range 160 {
+		apart = append(apart, store[i*1000:][:400])
+	}
+	b.tgt.PutData(tr, apart, 0)
+	b.tgt.Respond(tr, response(1), nil)
+	require.NoError(t, b.tgt.Flush())
+	require.Equal(t, 1, b.tgt.onWire)
+	n, err := b.tgt.Wait(b.evs[:1], time.Now().Add(patience)) // completion by completion
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Same(t, tr, b.evs[0].Transfer)
+	require.Zero(t, b.tgt.onWire, "released while the device uses its memory")
+	_, err = b.tgt.Wait(b.evs[:1], time.Now().Add(patience))
+	var ce *CompletionError
+	require.ErrorAs(t, err, &ce)
+	require.EqualValues(t, 1, ce.ITT)
 }
 
 func TestRealErrorsReplaceFlushes(t *testing.T) {
