@@ -286,8 +286,14 @@ type REJ struct {
 	LocalID, RemoteID uint32
 	About             uint8 // AboutREQ, AboutREP or AboutOther
 	Reason            Reason
-	Private           [REJPrivate]byte
+	// GUID, if not 0, is additional rejection information: with ReasonTimeout, that of the sender's device, by which
+	// a receiver whose id the sender does not know finds the connection (IBTA 12.6.7.2, reason 4).
+	GUID    uint64
+	Private [REJPrivate]byte
 }
+
+// guidSize is the length of a GUID as additional rejection information.
+const guidSize = 8
 
 // Put writes the MAD.
 func (m *REJ) Put(mad *[MADSize]byte, transaction uint64) {
@@ -296,6 +302,10 @@ func (m *REJ) Put(mad *[MADSize]byte, transaction uint64) {
 	binary.BigEndian.PutUint32(b[4:], m.RemoteID)
 	b[8] = m.About << 6
 	binary.BigEndian.PutUint16(b[10:], uint16(m.Reason))
+	if m.GUID != 0 {
+		b[9] = guidSize << 1
+		binary.BigEndian.PutUint64(b[12:], m.GUID)
+	}
 	copy(b[84:], m.Private[:])
 }
 
@@ -307,6 +317,10 @@ func (m *REJ) Parse(b []byte) error {
 	m.LocalID, m.RemoteID = binary.BigEndian.Uint32(b[0:]), binary.BigEndian.Uint32(b[4:])
 	m.About = b[8] >> 6
 	m.Reason = Reason(binary.BigEndian.Uint16(b[10:]))
+	m.GUID = 0
+	if b[9]>>1 >= guidSize {
+		m.GUID = binary.BigEndian.Uint64(b[12:])
+	}
 	copy(m.Private[:], b[84:])
 	return nil
 }
