@@ -208,8 +208,12 @@ func TestDeviceRefusesBadUnits(t *testing.T) {
 		size int
 		conf LUConfig
 	}{
-		{-1, 512, good}, {MaxLUN + 1, 512, good}, {0, 511, good}, {0, 512, LUConfig{}},
-		{0, 8192, LUConfig{ID: "x", BlockSize: 1024}}, {0, 8192, LUConfig{ID: "x", BlockSize: 4096}},
+		{-1, 512, good},
+		{MaxLUN + 1, 512, good},
+		{0, 511, good},
+		{0, 512, LUConfig{}},
+		{0, 8192, LUConfig{ID: "x", BlockSize: 1024}},
+		{0, 8192, LUConfig{ID: "x", BlockSize: 4096}},
 	} {
 		_, err := d.Add(c.lun, newMemory(c.size), c.conf)
 		assert.Error(t, err, "%+v", c)

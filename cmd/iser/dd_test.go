@@ -75,8 +75,15 @@ func TestDDCopiesWithSkipSeekCountAndSync(t *testing.T) {
 
 func TestDDRefusesBadOperands(t *testing.T) {
 	for _, args := range [][]string{
-		{}, {"if=a"}, {"if=a", "of=b", "bs=100"}, {"if=a", "of=b", "bs=1T"}, {"if=a", "of=b", "count=-1"},
-		{"if=a", "of=b", "opat=2"}, {"if=a", "of=b", "nosuch=1"}, {"stray"}, {"if=a", "of=b", "conv=ebcdic"},
+		{},
+		{"if=a"},
+		{"if=a", "of=b", "bs=100"},
+		{"if=a", "of=b", "bs=1T"},
+		{"if=a", "of=b", "count=-1"},
+		{"if=a", "of=b", "opat=2"},
+		{"if=a", "of=b", "nosuch=1"},
+		{"stray"},
+		{"if=a", "of=b", "conv=ebcdic"},
 		{"if=a", "of=b", "skip=99999999999999"},
 	} {
 		_, err := parseDD(args)

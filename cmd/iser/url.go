@@ -38,7 +38,7 @@ func parseURL(s string) (location, error) {
 	case ok && scheme == "iscsi":
 		l.transport = "tcp"
 	default:
-		return l, usage(fmt.Errorf("URL %q: want iser://HOST... or iscsi://HOST...", s))
+		return l, usage(fmt.Errorf("URL %q: want iser://HOST or iscsi://HOST", s))
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	host, path, _ := strings.Cut(rest, "/")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -375,11 +376,11 @@ func TestListKeepsOrder(t *testing.T) {
 	for _, i := range []int{2, 0, 4} {
 		l.remove(&tasks[i])
 	}
-	s := ""
+	var s strings.Builder
 	for t := l.first; t != nil; t = t.next {
-		s += fmt.Sprint(t.itt)
+		s.WriteString(fmt.Sprint(t.itt))
 	}
-	assert.Equal(t, "13", s)
+	assert.Equal(t, "13", s.String())
 	assert.Same(t, &tasks[3], l.unsent)
 	assert.Same(t, &tasks[3], l.last)
 	l.remove(&tasks[1])

@@ -64,12 +64,12 @@ func TestDiscoveryCollectsASplitAnswer(t *testing.T) { // checklist 161
 			assert.Equal(t, iscsi.CmdSN(1).Add(uint32(i)), req.CmdSN)
 			assert.Equal(t, i == 0, req.DataLength > 0)
 		}
-		ops := ""
+		var ops strings.Builder
 		for _, p := range ft.sent[1:] {
-			ops += iscsi.OpcodeOf(&p.bhs).String() + " "
+			ops.WriteString(iscsi.OpcodeOf(&p.bhs).String() + " ")
 		}
-		assert.True(t, strings.HasSuffix(ops, "Logout Request "))
-		assert.Contains(t, ops, "NOP-Out")
+		assert.True(t, strings.HasSuffix(ops.String(), "Logout Request "))
+		assert.Contains(t, ops.String(), "NOP-Out")
 		assert.Equal(t, 1, ft.closed)
 	}
 }

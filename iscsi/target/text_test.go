@@ -209,22 +209,22 @@ func TestLongListsComeInParts(t *testing.T) { // field reports DI-01 and DI-02
 			b.serve(row.tr.Name, fmt.Sprintf("192.0.2.%d:3260", 7+i), PortalConfig{})
 		}
 		require.NoError(t, b.s.RemoveTarget(testTarget))
-		want := ""
+		var want strings.Builder
 		pad := strings.Repeat("x", 180)
 		for i := range row.targets {
 			name := fmt.Sprintf("iqn.2026-01.test:%s%04d", pad, i)
 			_, err := b.s.AddTarget(TargetConfig{Name: iscsi.Name(name), Device: b.device})
 			require.NoError(t, err)
-			want += "TargetName=" + name + "\n"
+			want.WriteString("TargetName=" + name + "\n")
 			for j := range 4 {
-				want += fmt.Sprintf("TargetAddress=192.0.2.%d:3260,1\n", 7+j)
+				want.WriteString(fmt.Sprintf("TargetAddress=192.0.2.%d:3260,1\n", 7+j))
 			}
 		}
 		c := b.discovery(row.tr, "MaxRecvDataSegmentLength="+row.mrdsl)
 		for range 2 {
 			list, parts := c.sendTargets("All", row.limit)
-			assert.Equal(t, want, list)
-			assert.Equal(t, (len(want)+row.limit-1)/row.limit, parts)
+			assert.Equal(t, want.String(), list)
+			assert.Equal(t, (len(want.String())+row.limit-1)/row.limit, parts)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"net"
+	"slices"
 
 	"github.com/goiser/goiser/iscsi"
 )
@@ -94,10 +95,5 @@ func (b *batch) reset() {
 
 // has reports whether the batch may refer to memory of t.
 func (b *batch) has(t *iscsi.Transfer) bool {
-	for _, r := range b.refs {
-		if r == t {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(b.refs, t)
 }

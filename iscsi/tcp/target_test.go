@@ -123,7 +123,7 @@ func TestWriteTranscript(t *testing.T) {
 	r.send(command(opWrite, 0x10, 512, 50000, 50000), data[:500])
 	off, ttts := uint32(500), map[uint32]bool{}
 	var open []iscsi.R2T
-	for n := 0; n < 4; n++ {
+	for n := range 4 {
 		for len(open) < min(2, 4-n) {
 			var ask iscsi.R2T
 			r.recv(&ask)
