@@ -7,10 +7,7 @@ const (
 	noInvalidate = 0x40 // Send with Invalidate is not supported, not used
 )
 
-// privateSize is the size of the private data in bytes; the last three are reserved.
-const privateSize = 4
-
-// privateData is our private data. It is always sent: on InfiniBand and RoCE a peer cannot tell silence
+// privateData is our private data: four bytes, of which the last three are reserved. It is always sent: on InfiniBand and RoCE a peer cannot tell silence
 // from zeros, and zeros claim everything.
 func privateData(invalidate bool) []byte {
 	if invalidate {

@@ -119,7 +119,7 @@ func (c *conn) LocalAddr() net.Addr { return c.local }
 // RemoteAddr implements iscsi.Datamover.
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-// Wait implements iscsi.Datamover.
+// Wait implements iscsi.Datamover; evs must have room.
 func (c *conn) Wait(evs []iscsi.Event, deadline time.Time) (int, error) {
 	for {
 		woken := c.woken.Load()
@@ -238,7 +238,7 @@ func (c *conn) finish(index int32, o *op, success bool) {
 		c.sends--
 		c.credits += int(o.covers)
 		s := &c.slots.all[o.slot]
-		if c.trace != nil {
+		if c.trace != nil && success {
 			c.trace(TraceEvent{Step: TraceSendDone, ITT: s.itt})
 		}
 		c.role.done(o, success)

@@ -283,13 +283,13 @@ func (l *loop) idle() {
 }
 
 // fails waits until the connection is over and returns why; events on the way are returned as well.
-func (l *loop) fails() (err error, evs []iscsi.Event) {
+func (l *loop) fails() (evs []iscsi.Event, err error) {
 	l.t.Helper()
 	end := time.Now().Add(patience)
 	for time.Now().Before(end) {
 		evs = append(evs, l.wait(time.Second)...)
 		if l.err != nil {
-			return l.err, evs
+			return evs, l.err
 		}
 		_ = l.dm.Flush()
 	}

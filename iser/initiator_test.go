@@ -432,7 +432,7 @@ func TestBadMessagesOfATarget(t *testing.T) {
 			require.NoError(t, b.ini.Flush())
 			p.recv()
 			send(p)
-			err, evs := b.fails()
+			evs, err := b.fails()
 			if name == "invalidation of 0" { // the device itself refuses it
 				require.Error(t, err)
 			} else {
@@ -462,7 +462,7 @@ func TestInvalidationThatWasRefused(t *testing.T) {
 	require.NoError(t, msg.parse(raw))
 	_, ok := b.ini.receive(&msg, &rdma.Completion{Invalidated: true, InvalidatedKey: m.ReadSTag})
 	require.False(t, ok)
-	err, evs := b.fails()
+	evs, err := b.fails()
 	require.ErrorIs(t, err, ErrProtocol)
 	require.ErrorContains(t, err, fmt.Sprintf("%08x", m.ReadSTag))
 	require.Len(t, evs, 1)
@@ -504,7 +504,7 @@ func TestResponseToACommandThatWasNotSent(t *testing.T) {
 	b.command(2, make([]byte, 512), nil) // waits
 	require.NoError(t, b.ini.Flush())
 	p.answer(iscsi.SCSIResponse{ITT: 2})
-	err, evs := b.fails()
+	evs, err := b.fails()
 	require.ErrorIs(t, err, ErrProtocol)
 	require.Len(t, evs, 2)
 }
@@ -708,7 +708,7 @@ func TestForgottenMemoryIsQuarantined(t *testing.T) {
 		p.recv()
 		b.ini.Forget(tr)
 	}
-	err, _ := b.fails()
+	_, err := b.fails()
 	require.ErrorIs(t, err, errPoolLost)
 }
 
@@ -801,7 +801,7 @@ func TestEveryCommandEndsOnceWhenTheConnectionDies(t *testing.T) {
 		require.NoError(t, p.ep.Disconnect())
 		late := b.command(99, make([]byte, 100), nil)
 		live[late] = true
-		err, more := b.fails()
+		more, err := b.fails()
 		require.ErrorIs(t, err, io.EOF)
 		for _, ev := range append(evs, more...) {
 			if ev.Kind == iscsi.EventPDU {

@@ -340,7 +340,7 @@ func TestPeerThatClosesIsEOF(t *testing.T) {
 	_, err := p.ini.Wait(make([]iscsi.Event, 4), time.Time{})
 	require.ErrorIs(t, err, net.ErrClosed)
 	l := loop{t: t, dm: p.tgt}
-	err, _ = l.fails()
+	_, err = l.fails()
 	require.False(t, errors.Is(err, net.ErrClosed))
 	require.ErrorContains(t, err, "closed by the peer")
 }

@@ -227,7 +227,7 @@ func TestMemoryThatWasNotOffered(t *testing.T) {
 	b.tgt.Respond(tr, response(1), nil)
 	require.ErrorIs(t, b.tgt.Flush(), ErrProtocol)
 	require.Empty(t, b.tap.take())
-	err, evs := b.fails()
+	evs, err := b.fails()
 	require.ErrorIs(t, err, ErrProtocol)
 	require.Len(t, evs, 1)
 	require.Equal(t, iscsi.EventReleased, evs[0].Kind)
@@ -328,7 +328,7 @@ func TestBadMessagesEndTheConnection(t *testing.T) {
 					b.enable(normalParams())
 				}
 				p.start(raw)
-				err, evs := b.fails()
+				evs, err := b.fails()
 				require.ErrorIs(t, err, ErrProtocol)
 				require.Empty(t, evs)
 				p.post(1)
@@ -360,7 +360,7 @@ func TestOldHeaderIsNamed(t *testing.T) {
 	raw := make([]byte, 12+iscsi.BHSSize+200)
 	raw[0], raw[12] = 0x10, 0x43
 	p.start(raw)
-	err, _ := b.fails()
+	_, err := b.fails()
 	require.ErrorContains(t, err, "RFC 5046")
 }
 
@@ -376,7 +376,7 @@ func TestMessageLongerThanTheBuffer(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.qp.PostSend([]rdma.SendWR{{Op: rdma.OpSend, SGL: []rdma.SGE{rdma.Piece(mr, 0, uint32(len(long)))}}})
 	require.NoError(t, err)
-	err, _ = b.fails()
+	_, err = b.fails()
 	var ce *CompletionError
 	require.ErrorAs(t, err, &ce)
 	assert.Equal(t, rdma.LocLenErr, ce.Status)
@@ -419,7 +419,7 @@ func TestWrongKeysEndTheConnection(t *testing.T) {
 				b.tgt.Respond(tr, response(0xabc), nil)
 			}
 			_ = b.tgt.Flush()
-			err, evs := b.fails()
+			evs, err := b.fails()
 			var ce *CompletionError
 			require.ErrorAs(t, err, &ce)
 			assert.Equal(t, c.work, ce.Work)
@@ -1010,7 +1010,7 @@ func TestMemoryOfHalfAChainIsHeld(t *testing.T) {
 	}
 	require.NoError(t, b.tgt.Flush())
 	require.NoError(t, p.ep.Disconnect())
-	err, evs := b.fails()
+	evs, err := b.fails()
 	require.ErrorIs(t, err, io.EOF)
 	require.Len(t, evs, 1)
 	require.Same(t, other, evs[0].Transfer, "of the other chain nothing was taken")
@@ -1113,7 +1113,7 @@ func TestSendWithInvalidateThatTheDeviceCannot(t *testing.T) {
 	tr := b.command(p, readCommand(0x77, m, 512))
 	b.tgt.Respond(tr, response(0x77), nil)
 	_ = b.tgt.Flush()
-	err, _ := b.fails()
+	_, err := b.fails()
 	require.ErrorContains(t, err, "Send with Invalidate for task 00000077")
 	require.ErrorContains(t, err, "switch it off")
 	var ce *CompletionError
