@@ -89,7 +89,7 @@ func newReplay(t *testing.T, ps []capturedPacket, c call, side int) *replay {
 	cfg.QPN, cfg.PeerQPN, cfg.RecvPSN, cfg.MTU = c.qpn[side], c.qpn[1-side], c.psn[side], c.mtu
 	cfg.Memory = NewMemory(9)
 	r := &replay{
-		lone:    &lone{t: t, q: New(cfg), now: time.Unix(1, 0), mem: make([]byte, 64<<10)},
+		lone:    &lone{t: t, q: New(cfg), now: time.Unix(1, 0), room: 1000, mem: make([]byte, 64<<10)},
 		refused: map[wire.PSN]wire.Syndrome{}, data: map[wire.PSN][]byte{}, grants: map[uint32]*grant{},
 	}
 	var err error

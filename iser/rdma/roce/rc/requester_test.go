@@ -239,6 +239,19 @@ func TestAckThatPassesAReadIsAnImpliedNAK(t *testing.T) {
 	assert.Equal(t, []int{1}, l.sent(l.round()))
 }
 
+func TestResponsesThatComeBeforeTheyAreAskedForAgain(t *testing.T) {
+	l := newLone(t, func(c *Config) { c.ReadsOut = 1 })
+	l.send(l.reading(1, 600), l.message(2, 8), l.reading(3, 300))
+	require.Equal(t, []int{0, 3}, l.sent(l.round()))
+	l.receive(l.ack(3, wire.RNRNak|1)) // back to the Read, after a wait
+	l.receive(l.respond(0, 600), l.respond(1, 600), l.respond(2, 600))
+	require.Equal(t, []int{1}, l.ids())
+	assert.Zero(t, l.q.req.reads)
+	assert.Zero(t, l.q.req.readSeqs)
+	l.after(time.Millisecond)
+	require.Equal(t, []int{3, 4}, l.sent(l.round()))
+}
+
 func TestWrongReadResponsesEndTheRead(t *testing.T) {
 	for _, size := range []int{0, 255, 257, 260} {
 		l := newLone(t, nil)

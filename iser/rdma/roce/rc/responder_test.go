@@ -20,6 +20,7 @@ type lone struct {
 	ended []rdma.Completion
 	mem   []byte
 	mr    rdma.MemoryRegion
+	room  int // packets of a round
 }
 
 func newLone(t *testing.T, change func(*Config)) *lone {
@@ -28,7 +29,7 @@ func newLone(t *testing.T, change func(*Config)) *lone {
 	if change != nil {
 		change(&c)
 	}
-	l := &lone{t: t, q: New(c), now: time.Unix(5, 0), mem: make([]byte, 8192)}
+	l := &lone{t: t, q: New(c), now: time.Unix(5, 0), room: 1000, mem: make([]byte, 8192)}
 	var err error
 	l.mr, err = c.Memory.Register(l.mem, rights)
 	require.NoError(t, err)
@@ -36,6 +37,9 @@ func newLone(t *testing.T, change func(*Config)) *lone {
 }
 
 func (l *lone) Packet(_ *QP, op wire.Opcode, n int) wire.Packet {
+	if len(l.out) == l.room {
+		return nil
+	}
 	p := wire.New(make([]byte, 5000), op, n)
 	l.out = append(l.out, p)
 	return p
@@ -241,6 +245,48 @@ func TestEmptyReadAndWriteNeedNoKey(t *testing.T) {
 	require.Len(t, out, 1)
 	assert.Equal(t, wire.ReadRespOnly, out[0].Opcode())
 	assert.Empty(t, out[0].Payload())
+}
+
+// What was thrown away has come again before the round ended: then there is nothing to complain of.
+func TestWhatHasComeMeanwhileIsAcknowledged(t *testing.T) {
+	l := newLone(t, nil)
+	l.recv(1, 64)
+	l.recv(2, 64)
+	second := l.packet(wire.SendOnly, 1, nil)
+	l.receive(second, l.packet(wire.SendOnly, 0, nil), second)
+	s, psn, _ := l.answer()
+	assert.Equal(t, []any{wire.Ack, 1}, []any{s, psn})
+	third := l.packet(wire.SendOnly, 2, nil)
+	third.SetAckReq()
+	l.receive(third)
+	l.recv(3, 64)
+	l.receive(third)
+	s, psn, _ = l.answer()
+	assert.Equal(t, []any{wire.Ack, 2}, []any{s, psn}, "a receive has been posted meanwhile")
+}
+
+func TestReadAskedForAgainWhileItIsAnswered(t *testing.T) {
+	l := newLone(t, func(c *Config) { c.ReadsIn = 2 })
+	l.room = 2
+	read := func(psn int, n uint32) wire.Packet {
+		return reth(l.packet(wire.ReadRequest, psn, nil), l.mr.Addr(), l.mr.RKey(), n)
+	}
+	rounds := func() (psns []int) {
+		for more := true; more; more = l.q.More() {
+			for _, p := range l.round() {
+				psns = append(psns, int(p.PSN().Sub(l.q.cfg.RecvPSN)))
+			}
+		}
+		return psns
+	}
+	l.receive(read(0, 1000), read(4, 300))
+	l.round() // 0 and 1
+	l.receive(read(0, 1000))
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5}, rounds())
+	// A late copy is about to be answered when the peer, having got its answer, goes on.
+	l.receive(read(0, 1000), read(4, 300), read(6, 300))
+	require.Equal(t, []int{4, 5, 6, 7}, rounds())
+	require.False(t, l.q.Failed())
 }
 
 func TestStrangersAreDropped(t *testing.T) {
