@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,8 @@ func mmsg(call, fd uintptr, ms []message, flags int) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// nextControl reads the front control message of b and returns its data and what follows.
+// nextControl reads the front control message of b, which is aligned as the kernel left it, and returns its data and what
+// follows.
 func nextControl(b []byte) (level, kind int32, data, rest []byte, ok bool) {
 	if len(b) < unix.SizeofCmsghdr {
 		return 0, 0, nil, nil, false
@@ -50,11 +52,11 @@ func (c *control) bytes(n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(c)), min(n, controlSize))
 }
 
-// putSegment makes c the message that tells the kernel to cut a datagram up (UDP_SEGMENT).
+// putSegment, whose header fits the front of c and its alignment, makes c the message that tells the kernel to cut a datagram up (UDP_SEGMENT).
 func (c *control) putSegment(size uint16) (n int) {
 	h := (*unix.Cmsghdr)(unsafe.Pointer(c))
 	h.Level, h.Type = unix.SOL_UDP, unix.UDP_SEGMENT
 	h.SetLen(unix.CmsgLen(2))
-	*(*uint16)(unsafe.Pointer(&c.bytes(controlSize)[unix.CmsgLen(0)])) = size
+	binary.NativeEndian.PutUint16(c.bytes(controlSize)[unix.CmsgLen(0):], size)
 	return unix.CmsgSpace(2)
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -36,6 +37,8 @@ type receiver struct {
 	call     func(fd uintptr) bool // attempt, made a func once
 }
 
+// init points the messages, as the kernel will see them, to r's own arrays: they live and stay where they are as long as
+// it does.
 func (r *receiver) init(u *udp) {
 	r.u, r.zone = u, u.local.Zone()
 	r.call = r.attempt
@@ -177,7 +180,7 @@ func (r *receiver) control(b []byte) (joined int) {
 			return joined
 		}
 		if len(data) >= 4 {
-			v := *(*uint32)(unsafe.Pointer(unsafe.SliceData(data)))
+			v := binary.NativeEndian.Uint32(data)
 			switch {
 			case level == unix.SOL_UDP && kind == unix.UDP_GRO:
 				joined = int(v)
@@ -193,12 +196,13 @@ func (r *receiver) control(b []byte) (joined int) {
 // from is message i's sender.
 func (r *receiver) from(i int) netip.AddrPort {
 	a := &r.addrs[i]
-	port := *(*[2]byte)(unsafe.Pointer(&a.Port))
 	addr := netip.AddrFrom16(a.Addr)
 	if a.Family == unix.AF_INET {
 		addr = netip.AddrFrom4(a.inet4().Addr)
 	} else if r.zone != "" && addr.IsLinkLocalUnicast() {
 		addr = addr.WithZone(r.zone) // as who dials it writes it
 	}
-	return netip.AddrPortFrom(addr, uint16(port[0])<<8|uint16(port[1]))
+	var port [2]byte
+	binary.NativeEndian.PutUint16(port[:], a.Port) // back to the order of the wire, at the same place for both families
+	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(port[:]))
 }

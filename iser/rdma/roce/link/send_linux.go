@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"time"
@@ -44,6 +45,8 @@ type sender struct {
 	call     func(fd uintptr) // transmit, made a func once
 }
 
+// newSender makes a sender whose messages point, as the kernel will see them, to its own arrays: they live and stay
+// where they are as long as it does.
 func newSender(u *udp) *sender {
 	s := &sender{u: u}
 	s.call = s.transmit
@@ -63,14 +66,18 @@ func newSender(u *udp) *sender {
 // Send implements Link.
 func (u *udp) Send(bs []Burst) error {
 	s := <-u.senders
+	defer s.free()
 	s.bursts, s.patience = bs, sendPatience
-	err := u.raw.Control(s.call)
-	s.bursts = nil
-	u.senders <- s
-	if err != nil {
+	if err := u.raw.Control(s.call); err != nil {
 		return fmt.Errorf("roce: send from %v: %w", u.local, net.ErrClosed)
 	}
 	return nil
+}
+
+// free makes s ready for the next Send, after a panic too.
+func (s *sender) free() {
+	s.bursts, s.n, s.size = nil, 0, 0
+	s.u.senders <- s
 }
 
 // transmit cuts the bursts into messages and sends them in rounds.
@@ -119,17 +126,18 @@ func (s *sender) add(b Burst) {
 	s.size += len(b.Data)
 }
 
-// address fills in where message i goes. One of the wrong family goes nowhere: the kernel refuses it.
+// address fills in where message i goes, the port in the order of the wire. One of the wrong family goes nowhere: the
+// kernel refuses it.
 func (s *sender) address(i int, b Burst) {
-	port := [2]byte{wire.Port >> 8, wire.Port & 0xff}
+	port := binary.NativeEndian.Uint16([]byte{wire.Port >> 8, wire.Port & 0xff})
 	if to := b.Path.Dst(); to.Is4() {
 		a := s.addrs[i].inet4()
 		a.Family, a.Addr = unix.AF_INET, to.As4()
-		a.Port = *(*uint16)(unsafe.Pointer(&port))
+		a.Port = port
 	} else {
 		a := &s.addrs[i]
 		a.Family, a.Addr, a.Scope_id = unix.AF_INET6, to.As16(), 0
-		a.Port = *(*uint16)(unsafe.Pointer(&port))
+		a.Port = port
 		if to.IsLinkLocalUnicast() {
 			a.Scope_id = s.u.zone
 		}
@@ -154,7 +162,8 @@ func (s *sender) flush(fd uintptr) {
 			i++
 		}
 	}
-	clear(s.work[:s.n]) // what was sent is the caller's again
+	clear(s.work[:s.n]) // what was sent is the caller's again, who may unmap it
+	clear(s.iovs[:s.n])
 	s.n, s.size = 0, 0
 }
 

@@ -65,7 +65,10 @@ func Listen(addr netip.Addr, o Options) (Link, error) {
 		_, e := os.Stat("/sys/module/rdma_rxe")
 		return nil, portTaken(addr, e == nil, err)
 	}
-	return nil, fmt.Errorf("roce: listen on %v, UDP port %d: %w", addr, wire.Port, err)
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		err = fmt.Errorf("no interface of this machine has the address (`ip address` lists those that are): %w", err)
+	}
+	return nil, fmt.Errorf("roce: listen on %v: %w", addr, err)
 }
 
 // ListenLoopback opens a link on a free loopback address, 127.0.0.2 and on: 127.0.0.1 is left to a target.
@@ -77,7 +80,7 @@ func ListenLoopback(o Options) (Link, error) {
 			return u, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("roce: listen on %v, UDP port %d: %w", addr, wire.Port, err)
+			return nil, fmt.Errorf("roce: listen on %v: %w", addr, err)
 		}
 		addr = addr.Next()
 	}

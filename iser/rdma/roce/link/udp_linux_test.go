@@ -29,14 +29,12 @@ func open(t testing.TB, o Options) *udp {
 // open6 opens the only IPv6 loopback link there is. Other test processes want it too.
 func open6(t testing.TB, o Options) *udp {
 	var l Link
-	require.Eventually(t, func() (ok bool) {
-		var err error
+	var err error
+	require.Eventually(t, func() bool {
 		l, err = Listen(netip.IPv6Loopback(), o)
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			require.NoError(t, err)
-		}
-		return err == nil
+		return !errors.Is(err, syscall.EADDRINUSE)
 	}, 5*time.Second, 10*time.Millisecond)
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l.(*udp)
 }
@@ -306,6 +304,31 @@ func TestADeadlineThatPassedDoesNotHideData(t *testing.T) {
 		n, err = b.Recv(rs, time.Time{})
 		require.NoError(t, err)
 		require.Zero(t, n, "which then ends the next")
+	}
+}
+
+func TestEachRecvHasItsOwnDeadline(t *testing.T) {
+	a, b := open(t, Options{}), open(t, Options{})
+	bs := []Burst{burst(rand.New(rand.NewPCG(1, 1)), wire.NewPath(a.Addr(), b.Addr()), 10, 256, 0)}
+	rs := make([]Received, 4)
+	for _, d := range []time.Duration{time.Hour, 5 * time.Millisecond} {
+		// Data ends a Recv that has parked with a deadline d ...
+		start := time.Now()
+		timer := time.AfterFunc(time.Millisecond, func() { _ = a.Send(bs) })
+		n, err := b.Recv(rs, start.Add(d))
+		require.NoError(t, err)
+		if n == 0 { // on a busy machine the packet may come too late
+			_, err = b.Recv(rs, time.Now().Add(5*time.Second))
+			require.NoError(t, err)
+		}
+		timer.Stop()
+		// ... which is not the next one's.
+		start = time.Now()
+		n, err = b.Recv(rs, start.Add(30*time.Millisecond))
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.GreaterOrEqual(t, time.Since(start), 30*time.Millisecond)
+		require.Less(t, time.Since(start), 5*time.Second)
 	}
 }
 
