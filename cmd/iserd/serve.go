@@ -106,7 +106,7 @@ func start(c *conf.Config, log logrus.FieldLogger, openRDMA func() (rdma.Provide
 		Pool: s.pool, Log: log,
 		MaxSessions: c.Limits.Sessions, Window: c.Limits.CommandsPerSession, MaxTransfer: uint32(c.Limits.MaxTransfer),
 	})
-	if err := s.addTargets(c.Targets); err != nil {
+	if err := s.addTargets(c); err != nil {
 		return nil, err
 	}
 	if err := s.listen(c, openRDMA); err != nil {
@@ -149,7 +149,7 @@ func storeNotes(i backstore.Info) string {
 
 // addTargets makes a SCSI device of each target, and tells the server of stores that lie in memory, for
 // listeners to register.
-func (s *service) addTargets(list []conf.Target) error {
+func (s *service) addTargets(c *conf.Config) error {
 	for _, name := range s.names {
 		if m, ok := s.stores[name].(backstore.Mapper); ok {
 			if err := s.server.RegisterMemory(m.Memory()); err != nil {
@@ -157,8 +157,8 @@ func (s *service) addTargets(list []conf.Target) error {
 			}
 		}
 	}
-	for _, t := range list {
-		dev := scsi.NewDevice(scsi.DeviceConfig{Name: string(t.Name)})
+	for _, t := range c.Targets {
+		dev := scsi.NewDevice(scsi.DeviceConfig{Name: string(t.Name), MaxTransfer: uint32(c.Limits.MaxTransfer)})
 		for _, l := range t.LUNs {
 			id := fmt.Sprintf("%s,%d,%s", t.Name, l.Number, l.Store) // the same disk after a restart
 			_, err := dev.Add(l.Number, s.stores[l.Store], scsi.LUConfig{ID: id, ReadOnly: l.ReadOnly, BlockSize: l.BlockSize})

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -70,6 +71,32 @@ func TestOneAddressServesBoth(t *testing.T) {
 	require.True(t, bytes.Equal(want, got))
 	require.NoError(t, si.Close())
 	require.NoError(t, st.Close())
+	require.NoError(t, s.stop())
+}
+
+// TestTransferLimitIsWhatTheDiskSays: limits.max_transfer is both what VPD page B0h says (SBC-3, MAXIMUM TRANSFER
+// LENGTH) and what is taken, not one block more.
+func TestTransferLimitIsWhatTheDiskSays(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	log, _ := test.NewNullLogger()
+	c := config(t, anyPort, ramStore, ramTarget)
+	c.Limits.MaxTransfer = 128 << 10
+	s, err := start(c, log, noRDMA)
+	require.NoError(t, err)
+	ses, _ := openDisk(t, ctx, &tcp.Dialer{}, s.served[0].Addr().String())
+	b0, err := ses.Inquiry(ctx, 0, true, 0xb0)
+	require.NoError(t, err)
+	blocks := binary.BigEndian.Uint32(b0[8:])
+	require.EqualValues(t, 256, blocks)
+	for more, want := range []bool{true, false} {
+		n := blocks + uint32(more)
+		cdb := []byte{0x28, 0, 0, 0, 0, 0, 0, byte(n >> 8), byte(n), 0}
+		res, err := ses.Do(ctx, initiator.Command{CDB: cdb, In: make([]byte, n*512)})
+		require.NoError(t, err)
+		assert.Equal(t, want, res.Err() == nil, "READ(10) of %d blocks: %v", n, res.Err())
+	}
+	require.NoError(t, ses.Close())
 	require.NoError(t, s.stop())
 }
 
