@@ -116,6 +116,28 @@ func TestSequenceNAKIsActedOnAtOnceAndOnce(t *testing.T) {
 	assert.True(t, l.q.Deadline().IsZero())
 }
 
+func TestLossOfARetryIsActedOnAfterTheTimer(t *testing.T) {
+	l := newLone(t, nil)
+	l.send(l.message(1, 256*3))
+	l.round()
+	l.receive(l.ack(1, wire.NakSequence))
+	require.Equal(t, []int{1, 2}, l.sent(l.round()))
+	l.after(30 * time.Millisecond)
+	require.Equal(t, []int{1, 2}, l.sent(l.round()))
+	l.receive(l.ack(1, wire.NakSequence))
+	require.Equal(t, []int{1, 2}, l.sent(l.round()))
+
+	l = newLone(t, nil)
+	l.send(l.reading(1, 600))
+	l.round()
+	for _, wait := range []time.Duration{30, 60} { // the first response is lost, and then that of each retry
+		l.receive(l.respond(1, 600))
+		require.Equal(t, []int{0}, l.sent(l.round()))
+		l.after(wait * time.Millisecond)
+		require.Equal(t, []int{0}, l.sent(l.round()))
+	}
+}
+
 func TestReceiverNotReadyIsWaitedFor(t *testing.T) {
 	l := newLone(t, nil)
 	l.send(l.message(1, 8), l.message(2, 8), l.message(3, 8))

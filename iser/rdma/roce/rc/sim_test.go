@@ -447,7 +447,7 @@ func scenarios() []scenario {
 
 // Seeds are run in turns through the scenarios. A thousand take a second or two; more find rarer things:
 // go test -run Simulations -seeds 20000.
-var seeds = flag.Uint64("seeds", 500, "simulations to run")
+var seeds = flag.Uint64("seeds", 300, "simulations to run")
 
 func TestSimulationsEndAsTheyMust(t *testing.T) {
 	scs := scenarios()

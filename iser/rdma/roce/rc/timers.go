@@ -67,6 +67,8 @@ func (q *QP) expire(now time.Time, s Sink) {
 		return
 	}
 	q.req.retries++
+	// Nothing of the last attempt is under way any more: what comes now tells of this one.
+	q.req.readRetry, q.req.nakked = false, 0
 	q.loss()
 	q.goBack()
 }
