@@ -35,6 +35,9 @@ type Traits struct {
 	MaxRecvData int
 	// DefaultInitialR2T is the target's answer unless configured otherwise.
 	DefaultInitialR2T bool
+	// Acknowledged is set where a transfer is released only once the peer has it: a connection may then
+	// be closed behind its last PDU.
+	Acknowledged bool
 }
 
 // A Sequence holds a connection's numbers. The engine owns it; the datamover reads it, on the same

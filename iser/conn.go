@@ -108,7 +108,7 @@ type conn struct {
 // Traits implements iscsi.Datamover.
 func (c *conn) Traits() iscsi.Traits {
 	return iscsi.Traits{
-		Name: "iser", RDMA: true, DefaultInitialR2T: true,
+		Name: "iser", RDMA: true, DefaultInitialR2T: true, Acknowledged: true,
 		MaxLoginData: maxLoginData, MaxSendData: maxSendData, MaxRecvData: maxRecvData,
 	}
 }

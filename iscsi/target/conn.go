@@ -18,7 +18,9 @@ const (
 	// logoutTimeout is how long what was queued before a Logout Response may take to leave.
 	logoutTimeout = 10 * time.Second
 	// lingerTime is how long an initiator that has logged out may take to close: it does so at once,
-	// and if we did it first, an unread PDU of it could make TCP drop the Logout Response.
+	// and if we did it first, an unread PDU of it could make TCP drop the Logout Response. Where a
+	// PDU that has left has arrived, we do close first, as LIO and stgt do: libiscsi's thread for
+	// connection events may crash on the end of a connection that it has forgotten already.
 	lingerTime = time.Second
 	// reinstateTimeout is how long a login waits for the commands of the session that it replaces.
 	reinstateTimeout = 15 * time.Second
@@ -373,6 +375,9 @@ func (c *conn) released(x *iscsi.Transfer) {
 		c.freeControls = append(c.freeControls, int32(x.Tag-controlTag))
 		if x.Tag == c.logoutTag && c.state == connLoggedOut {
 			c.enterState(connLingering)
+			if c.traits.Acknowledged {
+				c.fail(errClosed)
+			}
 		}
 		return
 	}

@@ -412,17 +412,24 @@ func TestDiscoverySessionsAreLeftAlone(t *testing.T) { // conformance 66
 }
 
 func TestLogoutLingers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, benchConfig{})
-		c := b.login(tcpTraits)
-		var bhs [iscsi.BHSSize]byte
-		(&iscsi.LogoutRequest{Immediate: true, ITT: 4, CmdSN: c.cmdSN}).Put(&bhs)
-		c.push(bhs, nil, nil)
-		c.expect(iscsi.OpLogoutResp)
-		start := time.Now()
-		c.closes()
-		assert.Equal(t, lingerTime, time.Since(start), "the initiator closes first, if it does")
-	})
+	acknowledged := iserTraits
+	acknowledged.Acknowledged = true
+	for traits, linger := range map[iscsi.Traits]time.Duration{
+		tcpTraits:    lingerTime, // the initiator closes first, if it does
+		acknowledged: 0,          // the Logout Response has arrived
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t, benchConfig{})
+			c := b.login(traits)
+			var bhs [iscsi.BHSSize]byte
+			(&iscsi.LogoutRequest{Immediate: true, ITT: 4, CmdSN: c.cmdSN}).Put(&bhs)
+			c.push(bhs, nil, nil)
+			c.expect(iscsi.OpLogoutResp)
+			start := time.Now()
+			c.closes()
+			assert.Equal(t, linger, time.Since(start))
+		})
+	}
 }
 
 func TestWriteDataThatNeverComes(t *testing.T) { // field report WP-04
