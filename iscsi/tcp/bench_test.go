@@ -38,7 +38,7 @@ func BenchmarkIO(b *testing.B) {
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
 		for _, depth := range []int{1, 32} {
 			for _, op := range []string{"read", "write"} {
-				b.Run(fmt.Sprintf("%s/%dKiB/qd%d", op, size>>10, depth), func(b *testing.B) { benchIO(b, op, size, depth) })
+				b.Run(fmt.Sprintf("%s-%dKiB-qd%d", op, size>>10, depth), func(b *testing.B) { benchIO(b, op, size, depth) })
 			}
 		}
 	}

@@ -239,10 +239,10 @@ func newClient(nc net.Conn, p iscsi.Params) *client {
 // submit queues a read into in or a write of out at byte off of the disk.
 func (c *client) submit(r *request, off uint64, in, out [][]byte) {
 	c.itt++
-	*r = request{Transfer: iscsi.Transfer{ITT: c.itt, In: in, Out: out}}
+	*r = request{Transfer: iscsi.Transfer{ITT: c.itt, LUN: iscsi.LUNFromNumber(5), In: in, Out: out}}
 	r.EDTL = uint32(total(in) + total(out))
 	cmd := iscsi.SCSICommand{
-		Final: true, Read: in != nil, Write: out != nil, ITT: r.ITT, EDTL: r.EDTL,
+		Final: true, Read: in != nil, Write: out != nil, LUN: r.LUN, ITT: r.ITT, EDTL: r.EDTL,
 		CmdSN: iscsi.CmdSN(c.itt), ExpStatSN: c.seq.StatSN,
 	}
 	cmd.CDB[0] = opRead

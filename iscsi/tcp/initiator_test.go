@@ -69,7 +69,7 @@ func TestWriteWithAndWithoutUnsolicitedData(t *testing.T) {
 			assert.Equal(t, n, req.Unsolicited)
 			// Two R2Ts at once, then the rest.
 			ask := func(sn, off, length uint32) *iscsi.R2T {
-				return &iscsi.R2T{LUN: 5, ITT: cmd.ITT, TTT: 0xabc0 + sn, StatSN: 1, R2TSN: sn, Offset: off, Length: length}
+				return &iscsi.R2T{LUN: cmd.LUN, ITT: cmd.ITT, TTT: 0xabc0 + sn, StatSN: 1, R2TSN: sn, Offset: off, Length: length}
 			}
 			r.send(ask(0, n, 10000), nil)
 			r.send(ask(1, n+10000, 16000), nil)

@@ -190,7 +190,7 @@ func (r *diskRig) over() error {
 func command(op byte, itt uint32, off uint64, length, edtl uint32) *iscsi.SCSICommand {
 	c := &iscsi.SCSICommand{
 		Final: true, Read: op == opRead, Write: op == opWrite, ITT: itt, EDTL: edtl,
-		Attr: iscsi.AttrSimple, CmdSN: iscsi.CmdSN(itt),
+		LUN: iscsi.LUNFromNumber(5), Attr: iscsi.AttrSimple, CmdSN: iscsi.CmdSN(itt),
 	}
 	c.CDB[0] = op
 	for i := range 8 {

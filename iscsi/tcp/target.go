@@ -128,7 +128,7 @@ func (d *target) abandon(t *iscsi.Transfer) {
 }
 
 // mergeable says whether a response can ride on the last Data-In: GOOD, without sense or anything of the
-// write direction of a bidirectional command, for which Data-In has no fields (RFC 7143, 11.7.4).
+// write direction of a bidirectional command, for which Data-In has no fields (RFC 7143, 11.7.3).
 func mergeable(bhs *[iscsi.BHSSize]byte, data []byte) bool {
 	if iscsi.OpcodeOf(bhs) != iscsi.OpSCSIResponse || len(data) > 0 {
 		return false

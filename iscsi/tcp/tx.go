@@ -331,9 +331,8 @@ func (c *conn) emitDataIn(it *item) {
 	p := iscsi.DataIn{
 		Final:      last || burst+n == c.p.MaxBurstLength,
 		DataLength: n,
-		LUN:        t.LUN,
 		ITT:        t.ITT,
-		TTT:        iscsi.ReservedTag,
+		TTT:        iscsi.ReservedTag, // as is the LUN: both belong to the A bit (RFC 7143, 11.7.4)
 		ExpCmdSN:   c.seq.ExpCmdSN,
 		MaxCmdSN:   c.seq.MaxCmdSN,
 		DataSN:     t.DM.SN,
@@ -370,7 +369,7 @@ func (c *conn) emitDataOut(it *item) {
 		Offset:     it.off,
 	}
 	if it.ttt != iscsi.ReservedTag {
-		p.LUN = it.t.LUN // reserved without TTT (RFC 7143, 11.7.3)
+		p.LUN = it.t.LUN // reserved without TTT (RFC 7143, 11.7.4)
 	}
 	it.sn++
 	bhs := &c.tx.bhs
