@@ -179,3 +179,12 @@ func (m *Manager) onDREP(from netip.Addr, body []byte) {
 	}
 	m.wait(c)
 }
+
+// Code is the smallest 5-bit code that means at least d.
+func Code(d time.Duration) uint8 {
+	code := uint8(1) // 0 means no limit
+	for code < 31 && Interval(code) < d {
+		code++
+	}
+	return code
+}

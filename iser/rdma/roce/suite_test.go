@@ -1,0 +1,28 @@
+package roce_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/goiser/goiser/iser/rdma/rdmatest"
+	"github.com/goiser/goiser/iser/rdma/roce"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func loopback() netip.AddrPort { return netip.MustParseAddrPort("127.0.0.1:0") }
+
+func open(t testing.TB, o roce.Options) *roce.Provider {
+	p := roce.New(o)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+func TestSuiteOverUDP(t *testing.T) {
+	p := open(t, roce.Options{})
+	rdmatest.Run(t, p, loopback)
+	require.Empty(t, p.QueuePairs(), "left open")
+}
