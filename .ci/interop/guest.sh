@@ -147,12 +147,16 @@ tcp_sees_what_iser_wrote() {
 	cmp /tmp/data /tmp/back
 }
 
-# Debian packages no iscsi-dd: blocks are written and read by the tests of iscsi-test-cu, and read at depth
-# 32 by iscsi-perf.
+# Debian packages no iscsi-dd: libiscsi-dd is a program of ours on the same library.
 libiscsi() { # URL
 	iscsi-inq "$1"
 	iscsi-readcapacity16 "$1"
-	for t in Write10.Simple Read10.Simple Write16.Simple Read16.Simple; do
+	head -c 8M /dev/urandom > /tmp/data
+	head -c 8M /dev/zero > /tmp/back
+	./libiscsi-dd w "$1" /tmp/data
+	./libiscsi-dd r "$1" /tmp/back
+	cmp /tmp/data /tmp/back
+	for t in Write10.Simple Read16.Simple; do
 		iscsi-test-cu -d -f -t "ALL.$t" "$1"
 	done
 	iscsi-perf -b 64 -m 32 -r -t 3 "$1"

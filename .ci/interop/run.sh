@@ -9,14 +9,17 @@ out=${INTEROP_OUT:-$(mktemp -d /tmp/interop.XXXXXX)}
 bin=$out/bin
 mkdir -p "$bin"
 
-[ -e /usr/include/infiniband/verbs.h ] && [ -e /usr/include/rdma/rdma_cma.h ] || {
-	echo "interop: the headers of libibverbs and librdmacm are missing: apt-get install libibverbs-dev librdmacm-dev" >&2
-	exit 1
-}
+for h in infiniband/verbs.h rdma/rdma_cma.h iscsi/iscsi.h; do
+	[ -e "/usr/include/$h" ] || {
+		echo "interop: /usr/include/$h is missing: apt-get install gcc libibverbs-dev librdmacm-dev libiscsi-dev" >&2
+		exit 1
+	}
+done
 export CGO_ENABLED=1
 cd "$root"
 go build -tags rdma -o "$bin/" ./cmd/iserd ./cmd/iser
 go test -tags rdma -c -o "$bin/verbs.test" ./iser/rdma/verbs
+gcc -O2 -Wall -o "$bin/libiscsi-dd" "$here/libiscsi-dd.c" -liscsi
 
 status=0
 "$here/../vm/run.sh" -t 1200 -m 3072 -o "$out" -e CASES="${CASES:-}" "$here/guest.sh" "$here/rxe-skip" "$bin"/* || status=$?
