@@ -193,7 +193,7 @@ func (q *queuePair) fail() {
 	if q.closed {
 		return
 	}
-	q.told = true
+	q.told, q.news.heard = true, false // the connection manager knows more than that
 	if q.core == nil { // one that was never connected flushes as any other
 		q.startLocked(rc.Config{MTU: 256})
 	}
