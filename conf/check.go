@@ -68,7 +68,7 @@ func (k *checker) portals(c *Config) {
 	if len(c.Portals) == 0 {
 		k.failf("portals", "empty: name at least one, as `- {listen: \"127.0.0.1:3260\"}`")
 	}
-	providers := []string{ProviderAuto, ProviderVerbs, ProviderTCP}
+	providers := []string{ProviderAuto, ProviderVerbs, ProviderRoCE, ProviderTCP}
 	for i, p := range c.Portals {
 		path := fmt.Sprintf("portals/%d", i)
 		if !p.Listen.IsValid() {
@@ -76,7 +76,7 @@ func (k *checker) portals(c *Config) {
 			continue
 		}
 		if !slices.Contains(providers, p.Provider) {
-			k.failf(path+"/provider", "%q is not one of auto, verbs, tcp", p.Provider)
+			k.failf(path+"/provider", "%q is not one of auto, verbs, roce, tcp", p.Provider)
 		}
 		if !p.Listen.Addr().Unmap().IsLoopback() && !c.Insecure {
 			k.failf(path+"/listen", "other hosts can reach %v, and nobody who does has to prove who they are; "+
@@ -85,6 +85,9 @@ func (k *checker) portals(c *Config) {
 		same := func(q Portal) bool { return q.Listen == p.Listen && p.Listen.Port() != 0 }
 		if slices.ContainsFunc(c.Portals[:i], same) {
 			k.failf(path+"/listen", "%v is listened on twice", p.Listen)
+		}
+		if p.External.IsValid() && (p.External.IsUnspecified() || p.External.Is4() != p.Listen.Addr().Unmap().Is4()) {
+			k.failf(path+"/external", "%v is not an address by which peers can see %v", p.External, p.Listen.Addr())
 		}
 		if a := p.Advertise; a.IsValid() && (a.Addr().IsUnspecified() || a.Port() == 0) {
 			k.failf(path+"/advertise", "nobody can connect to %v; give an address and port that initiators reach", a)

@@ -116,7 +116,7 @@ func TestExampleFile(t *testing.T) {
 func TestErrorsShowTheirPlace(t *testing.T) {
 	for _, c := range []struct{ name, yaml, want string }{
 		{"unknown key", "version: 1\nportals:\n- {lisen: \"127.0.0.1:1\"}\n", `
-x.yaml:3:4: portals/0/lisen: unknown key; there are listen, provider, advertise
+x.yaml:3:4: portals/0/lisen: unknown key; there are listen, provider, advertise, external
      1 | version: 1
      2 | portals:
 >    3 | - {lisen: "127.0.0.1:1"}
@@ -189,7 +189,7 @@ func TestMistakes(t *testing.T) {
 		small + "portals: [{listen: localhost}]\n":                                  `portals/0/listen: "localhost" is no address; want ADDRESS:PORT`,
 		small + "portals: [{listen: \":3260\"}]\n":                                  `":3260" is no address`,
 		small + "portals: [{listen: [1]}]\n":                                        "want an address in quotes",
-		small + "portals: [{listen: 127.0.0.1, provider: rxe}]\n":                   `x.yaml:6:41: portals/0/provider: "rxe" is not one of auto, verbs, tcp`,
+		small + "portals: [{listen: 127.0.0.1, provider: rxe}]\n":                   `x.yaml:6:41: portals/0/provider: "rxe" is not one of auto, verbs, roce, tcp`,
 		small + "portals: [{listen: 127.0.0.1}, {listen: \"127.0.0.1:3260\"}]\n":    "portals/1/listen: 127.0.0.1:3260 is listened on twice",
 		small + "portals: [{listen: 127.0.0.1, advertise: 0.0.0.0}]\n":              "portals/0/advertise: nobody can connect to 0.0.0.0:3260",
 		small + "portals: [{listen: \"::ffff:192.0.2.1\"}]\n":                       "other hosts can reach",

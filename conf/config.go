@@ -36,8 +36,9 @@ type Config struct {
 
 // Providers of a portal.
 const (
-	ProviderAuto  = "auto"  // TCP, and iSER where an RDMA device has the address
-	ProviderVerbs = "verbs" // TCP and iSER; an error without the device
+	ProviderAuto  = "auto"  // TCP, and iSER by verbs where an RDMA device has the address, else by roce if it can
+	ProviderVerbs = "verbs" // TCP and iSER on the RDMA device; an error without one
+	ProviderRoCE  = "roce"  // TCP and iSER by our own RoCEv2; an error if UDP port 4791 of the address is taken
 	ProviderTCP   = "tcp"   // TCP only
 )
 
@@ -47,6 +48,9 @@ type Portal struct {
 	Provider string
 	// Advertise is what discovery answers instead of the address that was connected to; zero: nothing.
 	Advertise netip.AddrPort
+	// External is what peers see the listen address as (NAT, published ports): RoCE's checksum covers addresses.
+	// Zero: the same.
+	External netip.Addr
 }
 
 // A Backstore is a named store.

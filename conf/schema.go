@@ -45,8 +45,21 @@ func (r *reader) portal(n ast.Node, path string) Portal {
 		field{"listen", r.address(&p.Listen)},
 		field{"provider", r.text(&p.Provider)},
 		field{"advertise", r.address(&p.Advertise)},
+		field{"external", r.ip(&p.External)},
 	)
 	return p
+}
+
+func (r *reader) ip(to *netip.Addr) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		s, _ := r.scalar(n)
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			r.wrong(n, path, "an address without port, in quotes, as \"192.0.2.7\"")
+			return
+		}
+		*to = a.Unmap()
+	}
 }
 
 func (r *reader) address(to *netip.AddrPort) func(ast.Node, string) {
