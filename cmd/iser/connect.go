@@ -3,14 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
-	"github.com/goiser/goiser/iser/rdma/verbs"
+	"github.com/goiser/goiser/iser/rdma/roce"
 )
 
 // transport makes the transport that a location asks for.
@@ -18,11 +20,29 @@ func (a *app) transport(l location) (initiator.Transport, error) {
 	if l.transport == "tcp" {
 		return &tcp.Dialer{}, nil
 	}
-	p, err := verbs.Open()
+	p, err := a.rdma(l)
 	if err != nil {
-		return nil, fmt.Errorf("iser needs an RDMA device here: %w (iscsi:// works without)", err)
+		return nil, err
 	}
 	return &iser.Dialer{Provider: p, Config: iser.InitiatorConfig{PartialImmediate: a.tune.partialImmediate}}, nil
+}
+
+// rdma opens the provider that a location asks for. All locations of one command share it: a copy between two
+// targets asks for one provider.
+func (a *app) rdma(l location) (*provider.Provider, error) {
+	if a.provider != nil {
+		if a.provider.Name() != l.provider {
+			return nil, usage(fmt.Errorf("rdma=%s and rdma=%s in one command: want the same", a.provider.Name(), l.provider))
+		}
+		return a.provider, nil
+	}
+	var o roce.Options
+	if a.source != "" {
+		o.Addr = netip.MustParseAddr(a.source) // app.check has seen it
+	}
+	var err error
+	a.provider, err = provider.Open(l.provider, o)
+	return a.provider, err
 }
 
 // negotiate turns the tuning flags into what we offer.
@@ -112,7 +132,21 @@ func (a *app) session(ctx context.Context, l *location) (*initiator.Session, err
 	if err != nil {
 		return nil, fmt.Errorf("log in to %s: %w", l, err)
 	}
+	a.noteTransport(l)
 	return s, nil
+}
+
+// noteTransport says what a session runs on.
+func (a *app) noteTransport(l *location) {
+	if a.said {
+		return
+	}
+	a.said = true
+	if l.transport == "tcp" {
+		a.note("%s: over TCP", l)
+		return
+	}
+	a.note("%s: over iSER, RDMA provider %s", l, a.provider.Used())
 }
 
 func names(recs []initiator.TargetRecord) string {

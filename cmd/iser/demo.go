@@ -1,123 +1,111 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/dustin/go-humanize"
-	"github.com/goiser/goiser/backstore"
-	"github.com/goiser/goiser/iscsi"
-	"github.com/goiser/goiser/iscsi/arena"
+	"github.com/goiser/goiser/cmd/provider"
+	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/iscsi/initiator"
-	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iser"
-	"github.com/goiser/goiser/iser/rdma/fabric"
-	"github.com/goiser/goiser/scsi"
 	"github.com/spf13/cobra"
 )
 
 const (
-	demoName    = "iqn.2026-01.local.iser:demo"
-	demoAddress = "127.0.0.1:3260"
-	demoDisk    = 64 << 20
-	demoPool    = 32 << 20
+	demoDisk = 64 << 20 // bytes
+	// demoAddresses is how many loopback addresses are tried: UDP port 4791 of the first may be taken.
+	demoAddresses = 8
+	demoPatience  = 10 * time.Second
 )
 
 func (a *app) demoCmd() *cobra.Command {
-	return &cobra.Command{
+	var iserd string
+	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Serve a RAM disk over iSER in this process, log in, write, verify, and show the order of events",
-		Long: `Starts a target with a RAM disk and an initiator in one process, joined by a software RDMA fabric: no root, no
-kernel module, no device. It prints what happens on the wire for a few commands, then verifies the disk.`,
+		Short: "Start iserd with a RAM disk, log in over iSER, write, verify, and show the order of events",
+		Long: `Starts iserd as a process of its own with a RAM disk on loopback, and logs in over iSER on our own RoCEv2: no root, no
+kernel module, no RDMA device. It prints what happens on both sides for a few commands, then verifies the disk and
+stops iserd.`,
 		Args: exactArgs(0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.demo(cmd.Context(), iserd) },
 	}
+	c.Flags().StringVar(&iserd, "iserd", "", "the daemon's program (default: beside this one, or in PATH)")
+	return c
 }
 
-func (a *app) demo(ctx context.Context) (err error) {
-	t := &tracer{start: time.Now()}
-	f := fabric.New(fabric.Options{})
-	srv, stop, err := demoTarget(f, t)
+func (a *app) demo(ctx context.Context, program string) (err error) {
+	program, err = findDaemon(program)
 	if err != nil {
-		return fmt.Errorf("demo: start the target: %w", err)
+		return err
 	}
-	defer func() {
-		if serr := stop(); err == nil && serr != nil {
-			err = fmt.Errorf("demo: stop the target: %w", serr)
-		}
-	}()
-	fmt.Fprintf(a.out, "target     %s, LUN 0, %s RAM, on the in-process fabric at %s\n", demoName, humanize.IBytes(demoDisk), demoAddress)
-
-	o := a.options()
-	tr := &iser.Dialer{Provider: f, Config: iser.InitiatorConfig{Trace: t.initiator}}
-	s, err := initiator.Open(ctx, tr, demoAddress, demoName, o)
+	log := &eventLog{added: make(chan struct{}, 1)}
+	d, err := startDaemon(ctx, program, log)
 	if err != nil {
-		return fmt.Errorf("demo: log in: %w", err)
+		return fmt.Errorf("demo: start %s: %w", program, err)
+	}
+	defer func() { err = errors.Join(err, d.stop()) }()
+	l, err := parseURL(d.url)
+	if err != nil {
+		return err
+	}
+	l.provider, l.lun = provider.RoCE, 0
+	fmt.Fprintf(a.out, "target     %s: iserd, process %d, 64 MiB RAM\n", d.url, d.cmd.Process.Pid)
+	s, err := a.demoSession(ctx, &l, log)
+	if err != nil {
+		return fmt.Errorf("demo: log in to %s: %w", l, err)
 	}
 	defer s.Close()
-	p := srv.Sessions()[0].Params
-	fmt.Fprintf(a.out, "logged in  over iSER: ImmediateData=%v InitialR2T=%v FirstBurstLength=%d MaxBurstLength=%d\n\n",
-		p.ImmediateData, p.InitialR2T, p.FirstBurstLength, p.MaxBurstLength)
-	d, err := s.Disk(ctx, 0)
+	disk, err := s.Disk(ctx, 0)
 	if err != nil {
-		return fmt.Errorf("demo: open LUN 0: %w", err)
+		return fmt.Errorf("demo: %s: %w", l, err)
 	}
-	if err := a.demoCommands(ctx, d, t); err != nil {
+	if err := a.demoCommands(ctx, disk, log); err != nil {
 		return err
 	}
 	plan := verifyPlan{size: demoDisk, bs: 1 << 20, mixed: true, seed: uint64(time.Now().UnixNano()), runs: 2, depth: 16}
-	return a.verify(ctx, "iser://"+demoAddress+"/"+demoName+"/0", d, plan, ".")
+	return a.verify(ctx, l.String(), disk, plan, os.TempDir())
 }
 
-// demoTarget starts a target on the fabric; stop ends it.
-func demoTarget(f *fabric.Fabric, t *tracer) (*target.Server, func() error, error) {
-	store, err := backstore.Open("ram", backstore.Options{"size": fmt.Sprint(demoDisk)})
+// demoSession logs in over iSER, with the steps of our side going to log.
+func (a *app) demoSession(ctx context.Context, l *location, log *eventLog) (*initiator.Session, error) {
+	p, err := a.rdma(*l)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	dev := scsi.NewDevice(scsi.DeviceConfig{Name: demoName})
-	if _, err := dev.Add(0, store, scsi.LUConfig{ID: demoName + ",0"}); err != nil {
-		return nil, nil, err
-	}
-	pool, err := arena.New(demoPool)
+	tr := &iser.Dialer{Provider: p, Config: iser.InitiatorConfig{Trace: func(e iser.TraceEvent) { log.add(trace.New("initiator", e)) }}}
+	recs, err := initiator.Discover(ctx, tr, l.address, a.options())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	srv := target.New(target.Config{Pool: pool})
-	if m, ok := store.(backstore.Mapper); ok {
-		if err := srv.RegisterMemory(m.Memory()); err != nil {
-			return nil, nil, err
-		}
+	if len(recs) != 1 {
+		return nil, fmt.Errorf("%d targets, want one", len(recs))
 	}
-	if _, err := srv.AddTarget(target.TargetConfig{Name: demoName, Device: dev, Negotiate: iscsi.DefaultConfig()}); err != nil {
-		return nil, nil, err
-	}
-	l, err := iser.Listen(f, netip.MustParseAddrPort(demoAddress), iser.TargetConfig{Trace: t.target})
+	l.target = recs[0].Name
+	s, err := initiator.Open(ctx, tr, l.address, l.target, a.options())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if err := srv.Serve(l, target.PortalConfig{}); err != nil {
-		return nil, nil, err
-	}
-	return srv, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if err := srv.Shutdown(ctx); err != nil {
-			return err
-		}
-		if err := store.Close(); err != nil {
-			return err
-		}
-		return pool.Close()
-	}, nil
+	n := s.Params()
+	fmt.Fprintf(a.out, "logged in  %s over iSER, RDMA provider %s, process %d\n", l.target, p.Used(), os.Getpid())
+	fmt.Fprintf(a.out, "           ImmediateData=%v InitialR2T=%v FirstBurstLength=%d MaxBurstLength=%d\n\n",
+		n.ImmediateData, n.InitialR2T, n.FirstBurstLength, n.MaxBurstLength)
+	return s, nil
 }
 
 // demoCommands runs four commands one at a time and prints what each did on the wire.
-func (a *app) demoCommands(ctx context.Context, d blockDevice, t *tracer) error {
+func (a *app) demoCommands(ctx context.Context, d blockDevice, log *eventLog) error {
 	steps := []struct {
 		what string
 		n    int
@@ -133,9 +121,11 @@ func (a *app) demoCommands(ctx context.Context, d blockDevice, t *tracer) error 
 		for i := 0; i+4 <= len(p); i += 4 {
 			binary.BigEndian.PutUint32(p[i:], 0xc0de0000+uint32(i/4))
 		}
-		t.record(true)
-		err := s.run(ctx, p, 0)
-		events := t.record(false)
+		log.clear()
+		if err := s.run(ctx, p, 0); err != nil {
+			return fmt.Errorf("demo: %s: %w", s.what, err)
+		}
+		events, err := log.command(ctx)
 		if err != nil {
 			return fmt.Errorf("demo: %s: %w", s.what, err)
 		}
@@ -145,11 +135,11 @@ func (a *app) demoCommands(ctx context.Context, d blockDevice, t *tracer) error 
 	return nil
 }
 
-func (a *app) printEvents(events []demoEvent) {
+func (a *app) printEvents(events []trace.Event) {
 	for _, e := range events {
-		line := fmt.Sprintf("  %8.1f us  %-9s  %-20s tag %08x", float64(e.at.Nanoseconds())/1000, e.side, e.Step, e.ITT)
+		line := fmt.Sprintf("  %8.1f us  %-9s  %-20s tag %08x", float64(e.At-events[0].At)/1000, e.Side, e.Step, e.Tag)
 		if e.Key != 0 {
-			line += fmt.Sprintf("  key %08x  address %012x", e.Key, e.Addr)
+			line += fmt.Sprintf("  key %08x  address %016x", e.Key, e.Addr)
 		}
 		if e.Length > 0 {
 			line += fmt.Sprintf("  %6d bytes  first word %08x", e.Length, e.Word)
@@ -159,37 +149,150 @@ func (a *app) printEvents(events []demoEvent) {
 	fmt.Fprintln(a.out)
 }
 
-// A demoEvent is a trace event with its side and its time since the recording began.
-type demoEvent struct {
-	iser.TraceEvent
-	side string
-	at   time.Duration
-}
-
-// A tracer keeps the events of both ends in the order in which they were reported.
-type tracer struct {
+// An eventLog keeps the events of both sides.
+type eventLog struct {
+	added  chan struct{} // has room for one: something was added
 	mu     sync.Mutex
-	on     bool
-	start  time.Time
-	events []demoEvent
+	events []trace.Event
 }
 
-func (t *tracer) initiator(e iser.TraceEvent) { t.add("initiator", e) }
-func (t *tracer) target(e iser.TraceEvent)    { t.add("target", e) }
-
-func (t *tracer) add(side string, e iser.TraceEvent) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.on {
-		t.events = append(t.events, demoEvent{e, side, time.Since(t.start)})
+func (l *eventLog) add(e trace.Event) {
+	l.mu.Lock()
+	l.events = append(l.events, e)
+	l.mu.Unlock()
+	select {
+	case l.added <- struct{}{}:
+	default:
 	}
 }
 
-// record starts or ends a recording and returns what the last one holds.
-func (t *tracer) record(on bool) []demoEvent {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	events := t.events
-	t.on, t.start, t.events = on, time.Now(), nil
+// clear forgets the events so far.
+func (l *eventLog) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = nil
+}
+
+// command waits until both sides have told that their Sends of the one command sent since clear have completed, and
+// returns its events in the order of their times. Events of earlier commands may still come in from the other process.
+func (l *eventLog) command(ctx context.Context) ([]trace.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, demoPatience)
+	defer cancel()
+	for {
+		if events := l.whole(); events != nil {
+			return events, nil
+		}
+		select {
+		case <-l.added:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the target has not told its steps: %w", ctx.Err())
+		}
+	}
+}
+
+// whole returns the command's events if all are there.
+func (l *eventLog) whole() []trace.Event {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sent := slices.IndexFunc(l.events, func(e trace.Event) bool { return e.Step == iser.TraceCommandSent })
+	if sent < 0 {
+		return nil
+	}
+	var events []trace.Event
+	done := map[string]bool{}
+	for _, e := range l.events {
+		if e.Tag == l.events[sent].Tag {
+			events = append(events, e)
+			done[e.Side] = done[e.Side] || e.Step == iser.TraceSendDone
+		}
+	}
+	if !done["initiator"] || !done["target"] {
+		return nil
+	}
+	slices.SortStableFunc(events, func(a, b trace.Event) int { return int(a.At - b.At) })
 	return events
+}
+
+// A daemon is an iserd process of ours.
+type daemon struct {
+	cmd  *exec.Cmd
+	url  string
+	read sync.WaitGroup // readers of its output
+}
+
+// findDaemon looks for iserd beside this program, then in PATH.
+func findDaemon(program string) (string, error) {
+	if program != "" {
+		return program, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "iserd")
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath("iserd")
+	if err != nil {
+		return "", coded(exitNotFound, errors.New("demo: no iserd beside this program or in PATH; build it, or name it with --iserd"))
+	}
+	return path, nil
+}
+
+// startDaemon starts iserd on the first loopback address that is free.
+func startDaemon(ctx context.Context, program string, log *eventLog) (d *daemon, err error) {
+	addr := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	for range demoAddresses {
+		if d, err = startDaemonAt(ctx, program, addr, log); err == nil {
+			return d, nil
+		}
+		addr = addr.Next()
+	}
+	return nil, err
+}
+
+func startDaemonAt(ctx context.Context, program string, addr netip.Addr, log *eventLog) (*daemon, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, "--ram", fmt.Sprint(demoDisk), "--listen", netip.AddrPortFrom(addr, 0).String(),
+		"--provider", provider.RoCE, "--trace", "/dev/fd/3", "--log", "error")
+	cmd.ExtraFiles = []*os.File{w}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	_ = w.Close()
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	d := &daemon{cmd: cmd}
+	d.read.Go(func() {
+		_ = trace.Read(r, log.add) // it ends with the process
+		_ = r.Close()
+	})
+	lines := bufio.NewScanner(out)
+	for d.url == "" && lines.Scan() {
+		_, d.url, _ = strings.Cut(lines.Text(), "try: iser bench ")
+	}
+	if d.url == "" {
+		err := d.cmd.Wait()
+		d.read.Wait()
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+	}
+	return d, nil
+}
+
+// stop ends the process in order.
+func (d *daemon) stop() error {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have been interrupted together with us
+	err := d.cmd.Wait()
+	d.read.Wait()
+	if err != nil {
+		return fmt.Errorf("demo: iserd: %w", err)
+	}
+	return nil
 }

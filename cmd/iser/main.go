@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
+	"github.com/goiser/goiser/cmd/provider"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 )
@@ -30,6 +32,11 @@ func run(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if a.provider != nil {
+		if cerr := a.provider.Close(); err == nil {
+			err = cerr
+		}
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "iser:", err)
 	}
@@ -42,6 +49,9 @@ type app struct {
 	output      string
 	timeout     time.Duration
 	name        string
+	source      string
+	provider    *provider.Provider // opened by the first iser:// URL
+	said        bool               // the transport has been told
 	quiet       bool
 	verbose     bool
 	tune        tuning
@@ -57,7 +67,8 @@ type tuning struct {
 const urlHelp = `
 URL is iser://HOST[:PORT][/IQN[/LUN]] or iscsi://HOST[:PORT][/IQN[/LUN]]; the port defaults to 3260.
 Without IQN or LUN the only one there is taken, else the choices are listed.
-?rdma=verbs names the RDMA provider of iser:// (verbs is the only one so far).`
+?rdma=NAME picks the RDMA provider of iser://: verbs (an RDMA device), roce (our own RoCEv2 over UDP, which needs
+none), or auto, which is verbs where the address lies on an RDMA device, else roce (default).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -76,6 +87,7 @@ Exit codes: 0 done; 1 other; 2 usage; 3 not found; 6 refused; 7 cannot connect; 
 	f.StringVarP(&a.output, "output", "o", "table", "table or json")
 	f.DurationVar(&a.timeout, "timeout", 15*time.Second, "limit for connecting and logging in")
 	f.StringVar(&a.name, "initiator-name", "", "our iSCSI name (default: made from the host name)")
+	f.StringVar(&a.source, "source", "", "local address for roce (default: that of the route; on loopback a free one)")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, no notes on stderr")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log session events to stderr")
 	f.StringVar(&a.tune.initialR2T, "initial-r2t", "", "offer InitialR2T=yes or no (default: yes over iSER, no over TCP)")
@@ -91,6 +103,11 @@ Exit codes: 0 done; 1 other; 2 usage; 3 not found; 6 refused; 7 cannot connect; 
 func (a *app) check() error {
 	if a.output != "table" && a.output != "json" {
 		return usage(fmt.Errorf("--output %q: want table or json", a.output))
+	}
+	if a.source != "" {
+		if _, err := netip.ParseAddr(a.source); err != nil {
+			return usage(fmt.Errorf("--source %q: want an address of this machine", a.source))
+		}
 	}
 	_, err := a.negotiate()
 	return err

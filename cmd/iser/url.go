@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/iscsi"
 )
 
@@ -15,7 +16,7 @@ type location struct {
 	address   string // host:port
 	target    string // empty: not named
 	lun       int    // -1: not named
-	provider  string // of ?rdma=, empty: choose
+	provider  string // of ?rdma=
 }
 
 const (
@@ -30,7 +31,7 @@ func isURL(s string) bool {
 // parseURL reads a URL as libiscsi writes them. It does not use net/url: an IQN has colons, and a
 // libiscsi user name may hold a bare '%'.
 func parseURL(s string) (location, error) {
-	l := location{lun: -1}
+	l := location{lun: -1, provider: provider.Auto}
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {
 	case ok && scheme == "iser":
@@ -108,8 +109,8 @@ func (l *location) parseQuery(query string) error {
 		if k != "rdma" {
 			return fmt.Errorf("option %q: only rdma= is known", k)
 		}
-		if v != "verbs" && v != "auto" {
-			return fmt.Errorf("rdma=%s: want auto or verbs", v)
+		if v != provider.Auto && v != provider.Verbs && v != provider.RoCE {
+			return fmt.Errorf("rdma=%s: want auto, verbs or roce", v)
 		}
 		l.provider = v
 	}

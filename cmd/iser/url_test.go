@@ -12,10 +12,11 @@ func TestParseURL(t *testing.T) {
 		in   string
 		want location
 	}{
-		{"iser://10.0.0.1", location{"iser", "10.0.0.1:3260", "", -1, ""}},
-		{"iscsi://host:3261/iqn.2026-01.example:a/5", location{"tcp", "host:3261", "iqn.2026-01.example:a", 5, ""}},
-		{"iser://[fe80::1]:99/iqn.2026-01.example:a/", location{"iser", "[fe80::1]:99", "iqn.2026-01.example:a", -1, ""}},
+		{"iser://10.0.0.1", location{"iser", "10.0.0.1:3260", "", -1, "auto"}},
+		{"iscsi://host:3261/iqn.2026-01.example:a/5", location{"tcp", "host:3261", "iqn.2026-01.example:a", 5, "auto"}},
+		{"iser://[fe80::1]:99/iqn.2026-01.example:a/", location{"iser", "[fe80::1]:99", "iqn.2026-01.example:a", -1, "auto"}},
 		{"iser://[::1]?rdma=verbs", location{"iser", "[::1]:3260", "", -1, "verbs"}},
+		{"iser://[::1]?rdma=roce", location{"iser", "[::1]:3260", "", -1, "roce"}},
 	}
 	for _, r := range rows {
 		got, err := parseURL(r.in)

@@ -22,6 +22,7 @@ type flags struct {
 	iqn                       string
 	initialR2T, immediateData string
 	insecure                  bool
+	trace                     string
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -30,12 +31,13 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.ram, "ram", "", "serve a RAM disk of this `SIZE` (default "+defaultRAM+" without --config or --file)")
 	fs.StringVar(&f.file, "file", "", "serve a file, `PATH[:SIZE]`; with SIZE it is created or grows")
 	fs.StringVar(&f.listen, "listen", "", "`ADDR[:PORT]` to listen on, in place of the file's portals (default 127.0.0.1:3260)")
-	fs.StringVar(&f.provider, "provider", "", "`PROVIDER`: auto (TCP, and iSER where an RDMA device has the address), verbs (both, or an error) or tcp; in place of the file's")
+	fs.StringVar(&f.provider, "provider", "", "`PROVIDER` of iSER beside TCP: auto (verbs where an RDMA device has the address, else roce), verbs, roce, or tcp for none; in place of the file's")
 	fs.StringVar(&f.log, "log", "info", "log `LEVEL`: error, warning, info or debug")
 	fs.StringVar(&f.iqn, "iqn", "", "`NAME` of the target (default "+namePrefix+"ram or "+namePrefix+"file)")
 	fs.StringVar(&f.initialR2T, "initial-r2t", "", "answer InitialR2T=`yes|no` (default yes over iSER, no over TCP)")
 	fs.StringVar(&f.immediateData, "immediate-data", "", "answer ImmediateData=`yes|no` (default yes)")
 	fs.BoolVar(&f.insecure, "insecure", false, "listen on addresses that other hosts reach although there is no authentication")
+	fs.StringVar(&f.trace, "trace", "", "write every step of iSER's data path to this `FILE`, a JSON object a line; slow")
 	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
 	for _, name := range []string{"iqn", "initial-r2t", "immediate-data"} {
 		root.MarkFlagsMutuallyExclusive("config", name)

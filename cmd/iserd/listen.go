@@ -3,15 +3,18 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma"
+	"github.com/goiser/goiser/iser/rdma/roce"
 )
 
 // A listener has its portal's settings with it.
@@ -20,9 +23,15 @@ type listener struct {
 	portal conf.Portal
 }
 
+// An opener opens the RDMA provider of a portal.
+type opener func(conf.Portal) (rdma.Provider, error)
+
+func openRDMA(p conf.Portal) (rdma.Provider, error) {
+	return provider.Open(p.Provider, roce.Options{External: p.External})
+}
+
 // listen listens on every portal: by TCP and, where it can or must be, by iSER at the same address.
-func (s *service) listen(c *conf.Config, openRDMA func() (rdma.Provider, error)) error {
-	provider, missing := s.rdma(c, openRDMA)
+func (s *service) listen(c *conf.Config, open opener) error {
 	for _, p := range c.Portals {
 		l, err := tcp.Listen(p.Listen.String())
 		if err != nil {
@@ -32,17 +41,12 @@ func (s *service) listen(c *conf.Config, openRDMA func() (rdma.Provider, error))
 		if p.Provider == conf.ProviderTCP {
 			continue
 		}
-		err = missing
-		if err == nil {
-			err = s.listenISER(provider, p, port(l), c.Limits.CommandsPerSession)
-		}
+		err = s.listenISER(open, p, port(l), c.Limits.CommandsPerSession)
 		switch {
 		case err == nil:
-		case p.Provider == conf.ProviderVerbs:
+		case p.Provider != conf.ProviderAuto:
 			return fmt.Errorf("portal %v: iSER: %w", p.Listen, err)
-		case errors.Is(err, rdma.ErrUnavailable):
-			s.log.WithField("err", err).Infof("portal %v: TCP only, no iSER here", p.Listen)
-		default: // there is a device, but something is wrong
+		default:
 			s.log.WithField("err", err).Warnf("portal %v: TCP only, no iSER here", p.Listen)
 		}
 	}
@@ -50,13 +54,56 @@ func (s *service) listen(c *conf.Config, openRDMA func() (rdma.Provider, error))
 }
 
 // listenISER takes the port that TCP has got, for a portal may ask for any (0).
-func (s *service) listenISER(provider rdma.Provider, p conf.Portal, port uint16, window int) error {
-	l, err := iser.Listen(provider, netip.AddrPortFrom(p.Listen.Addr(), port), iser.TargetConfig{Window: window})
+func (s *service) listenISER(open opener, p conf.Portal, port uint16, window int) error {
+	rp, err := s.provider(open, p)
 	if err != nil {
 		return err
 	}
+	l, err := iser.Listen(rp, netip.AddrPortFrom(p.Listen.Addr(), port), iser.TargetConfig{Window: window, Trace: s.trace})
+	if err != nil {
+		return err
+	}
+	used := rp.Name()
+	if c, ok := rp.(*provider.Provider); ok {
+		used = c.Used()
+	}
+	if used == provider.Verbs {
+		if err := checkLockable(s.registered()); err != nil {
+			return errors.Join(err, l.Close())
+		}
+	}
 	s.listeners = append(s.listeners, listener{l, p})
+	s.log.Infof("portal %v: iSER by %s", p.Listen, used)
 	return nil
+}
+
+// provider opens one provider for all portals that want the same of it: RoCE has one port an address.
+func (s *service) provider(open opener, p conf.Portal) (rdma.Provider, error) {
+	key := providerKey{p.Provider, p.External}
+	if rp := s.providers[key]; rp != nil {
+		return rp, nil
+	}
+	rp, err := open(p)
+	if err != nil {
+		return nil, err
+	}
+	s.providers[key] = rp
+	return rp, nil
+}
+
+type providerKey struct {
+	name     string
+	external netip.Addr
+}
+
+func (s *service) closeProviders() error {
+	var errs []error
+	for _, p := range s.providers {
+		if c, ok := p.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func port(l iscsi.Listener) uint16 {
@@ -65,25 +112,6 @@ func port(l iscsi.Listener) uint16 {
 		panic(fmt.Sprintf("iserd: a TCP listener's address is a %T", l.Addr()))
 	}
 	return a.AddrPort().Port()
-}
-
-// rdma opens the RDMA provider if a portal may use it. The error says why there is none.
-func (s *service) rdma(c *conf.Config, open func() (rdma.Provider, error)) (rdma.Provider, error) {
-	wanted := false
-	for _, p := range c.Portals {
-		wanted = wanted || p.Provider != conf.ProviderTCP
-	}
-	if !wanted {
-		return nil, errors.New("no portal wants RDMA")
-	}
-	p, err := open()
-	if err != nil {
-		return nil, err
-	}
-	if err := checkLockable(s.registered()); err != nil {
-		return nil, err
-	}
-	return p, nil
 }
 
 // registered is how many bytes of memory a device will be told of.

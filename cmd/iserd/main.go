@@ -14,7 +14,6 @@ import (
 
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/conf"
-	"github.com/goiser/goiser/iser/rdma/verbs"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 )
@@ -38,7 +37,7 @@ func main() {
 
 // run executes one command line and returns the exit code.
 func run(args []string, out, errOut io.Writer, signals <-chan os.Signal) int {
-	a := &app{out: out, errOut: errOut, signals: signals, openRDMA: verbs.Open}
+	a := &app{out: out, errOut: errOut, signals: signals, openRDMA: openRDMA}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -77,8 +76,8 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "iserd",
 		Short: "Serve disks over iSCSI and iSER",
-		Long: `iserd is an iSCSI target in user space. Each portal address serves iSCSI over TCP and, where an RDMA device has
-the address, iSER.
+		Long: `iserd is an iSCSI target in user space. Each portal address serves iSCSI over TCP and, at the same address, iSER: on
+the RDMA device that has it, or by our own RoCEv2 on UDP port 4791, which needs no device.
 
 Without --config it serves one target with one disk, LUN 0: --ram (the default) or --file.
 

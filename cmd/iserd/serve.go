@@ -13,10 +13,12 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/iscsi/target"
+	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/scsi"
 	"github.com/sirupsen/logrus"
@@ -35,7 +37,7 @@ type app struct {
 	flags       flags
 	out, errOut io.Writer
 	signals     <-chan os.Signal
-	openRDMA    func() (rdma.Provider, error)
+	openRDMA    opener
 }
 
 // serveCommand serves until a signal.
@@ -48,7 +50,12 @@ func (a *app) serveCommand() error {
 	if err != nil {
 		return err
 	}
-	s, err := start(c, log, a.openRDMA)
+	hook, closeTrace, err := a.openTrace()
+	if err != nil {
+		return err
+	}
+	defer closeTrace()
+	s, err := start(c, log, a.openRDMA, hook)
 	if err != nil {
 		return err
 	}
@@ -59,6 +66,18 @@ func (a *app) serveCommand() error {
 	log.Infof("%v: stopping; a second signal ends at once", <-a.signals)
 	s.notify(daemon.SdNotifyStopping)
 	return a.stop(s)
+}
+
+// openTrace makes the hook of --trace, nil without it.
+func (a *app) openTrace() (hook func(iser.TraceEvent), closeFile func(), err error) {
+	if a.flags.trace == "" {
+		return nil, func() {}, nil
+	}
+	f, err := os.OpenFile(a.flags.trace, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--trace: %w", err)
+	}
+	return trace.Writer(f, "target"), func() { _ = f.Close() }, nil
 }
 
 // stop stops in order, unless a second signal comes or it takes too long.
@@ -84,13 +103,15 @@ type service struct {
 	server    *target.Server
 	listeners []listener       // listen, but do not accept yet
 	served    []iscsi.Listener // the server's
+	providers map[providerKey]rdma.Provider
+	trace     func(iser.TraceEvent)
 }
 
 // start makes a configuration run. Everything is opened and checked before the first address is listened
 // on, and every address is listened on before the first connection is accepted. After an error nothing
 // is left open.
-func start(c *conf.Config, log logrus.FieldLogger, openRDMA func() (rdma.Provider, error)) (_ *service, err error) {
-	s := &service{log: log, stores: map[string]backstore.Store{}}
+func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(iser.TraceEvent)) (_ *service, err error) {
+	s := &service{log: log, trace: hook, stores: map[string]backstore.Store{}, providers: map[providerKey]rdma.Provider{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -206,6 +227,7 @@ func (s *service) stop() error {
 			s.log.WithField("err", err).Warnf("commands in progress were cut off after %v", drainLimit)
 		}
 	}
+	errs = append(errs, s.closeProviders())
 	for _, name := range slices.Backward(s.names) {
 		if err := s.stores[name].Close(); err != nil { // flushes too
 			errs = append(errs, fmt.Errorf("backstore %s: %w", name, err))

@@ -41,7 +41,9 @@ const (
 	anyPort   = `{listen: "127.0.0.1:0"}`
 )
 
-func noRDMA() (rdma.Provider, error) { return nil, fmt.Errorf("no device: %w", rdma.ErrUnavailable) }
+func noRDMA(conf.Portal) (rdma.Provider, error) {
+	return nil, fmt.Errorf("no device: %w", rdma.ErrUnavailable)
+}
 
 func openDisk(t *testing.T, ctx context.Context, tr initiator.Transport, addr string) (*initiator.Session, *initiator.Disk) {
 	s, err := initiator.Open(ctx, tr, addr, "iqn.2026-01.example:ram", initiator.Options{InitiatorName: "iqn.2026-01.example:test"})
@@ -57,7 +59,7 @@ func TestOneAddressServesBoth(t *testing.T) {
 	defer cancel()
 	f := fabric.New(fabric.Options{})
 	log, _ := test.NewNullLogger()
-	s, err := start(config(t, anyPort, ramStore, ramTarget), log, func() (rdma.Provider, error) { return f, nil })
+	s, err := start(config(t, anyPort, ramStore, ramTarget), log, func(conf.Portal) (rdma.Provider, error) { return f, nil }, nil)
 	require.NoError(t, err)
 	addr := s.served[0].Addr().String()
 	require.Equal(t, "iser://"+addr, s.url())
@@ -82,7 +84,7 @@ func TestTransferLimitIsWhatTheDiskSays(t *testing.T) {
 	log, _ := test.NewNullLogger()
 	c := config(t, anyPort, ramStore, ramTarget)
 	c.Limits.MaxTransfer = 128 << 10
-	s, err := start(c, log, noRDMA)
+	s, err := start(c, log, noRDMA, nil)
 	require.NoError(t, err)
 	ses, _ := openDisk(t, ctx, &tcp.Dialer{}, s.served[0].Addr().String())
 	b0, err := ses.Inquiry(ctx, 0, true, 0xb0)
@@ -106,7 +108,7 @@ func TestStopWithASession(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	log, _ := test.NewNullLogger()
-	s, err := start(config(t, anyPort, ramStore, ramTarget), log, noRDMA)
+	s, err := start(config(t, anyPort, ramStore, ramTarget), log, noRDMA, nil)
 	require.NoError(t, err)
 	ses, d := openDisk(t, ctx, &tcp.Dialer{}, s.served[0].Addr().String())
 	require.NoError(t, d.WriteAt(ctx, make([]byte, 4096), 0))
@@ -117,7 +119,7 @@ func TestStopWithASession(t *testing.T) {
 
 func TestWithoutRDMA(t *testing.T) {
 	log, hook := test.NewNullLogger()
-	s, err := start(config(t, anyPort, ramStore, ramTarget), log, noRDMA)
+	s, err := start(config(t, anyPort, ramStore, ramTarget), log, noRDMA, nil)
 	require.NoError(t, err)
 	require.Equal(t, "iscsi://"+s.served[0].Addr().String(), s.url())
 	require.NoError(t, s.stop())
@@ -127,12 +129,12 @@ func TestWithoutRDMA(t *testing.T) {
 	}
 	require.True(t, said, "what is missing is said plainly")
 
-	_, err = start(config(t, `{listen: "127.0.0.1:0", provider: verbs}`, ramStore, ramTarget), log, noRDMA)
+	_, err = start(config(t, `{listen: "127.0.0.1:0", provider: verbs}`, ramStore, ramTarget), log, noRDMA, nil)
 	require.ErrorIs(t, err, rdma.ErrUnavailable)
 	require.EqualError(t, err, "portal 127.0.0.1:0: iSER: no device: RDMA provider unavailable")
 
-	tcpOnly := func() (rdma.Provider, error) { panic("opened although nobody wants it") }
-	s, err = start(config(t, `{listen: "127.0.0.1:0", provider: tcp}`, ramStore, ramTarget), log, tcpOnly)
+	tcpOnly := func(conf.Portal) (rdma.Provider, error) { panic("opened although nobody wants it") }
+	s, err = start(config(t, `{listen: "127.0.0.1:0", provider: tcp}`, ramStore, ramTarget), log, tcpOnly, nil)
 	require.NoError(t, err)
 	require.NoError(t, s.stop())
 }
@@ -160,7 +162,7 @@ func TestNothingIsHalfStarted(t *testing.T) {
 		"small store":   config(t, portal, file+", odd: {type: file, path: "+odd+"}", `"iqn.2026-01.example:a": {luns: {0: good, 1: {store: odd, block_size: 4096}}}`),
 	} {
 		log, hook := test.NewNullLogger()
-		_, err := start(c, log, noRDMA)
+		_, err := start(c, log, noRDMA, nil)
 		require.Error(t, err, name)
 		for _, e := range hook.AllEntries() {
 			assert.NotContains(t, e.Message, "listening", name)
@@ -280,7 +282,7 @@ func TestURL(t *testing.T) {
 	c := config(t, anyPort, ramStore, ramTarget)
 	c.Insecure, c.Portals[0].Listen = true, netip.MustParseAddrPort("0.0.0.0:0")
 	log, _ := test.NewNullLogger()
-	s, err := start(c, log, noRDMA)
+	s, err := start(c, log, noRDMA, nil)
 	require.NoError(t, err)
 	require.Regexp(t, `^iscsi://localhost:\d+$`, s.url())
 	require.NoError(t, s.stop())
