@@ -86,7 +86,8 @@ func (q *QP) transmitReads(s Sink) bool {
 	return true
 }
 
-// sendResponse sends the next response of e; false without room, or if the memory is not there any more.
+// sendResponse sends the next response of e; false without room, or if the memory is not there any more at the first
+// attempt.
 func (q *QP) sendResponse(e *readResource, s Sink) bool {
 	off := uint32(e.next-e.first) * uint32(q.cfg.MTU)
 	n := min(uint32(q.cfg.MTU), e.stop-off)
@@ -106,6 +107,13 @@ func (q *QP) sendResponse(e *readResource, s Sink) bool {
 	}
 	if n > 0 && !q.load(&q.hotRemote, e.key, e.addr+uint64(off), p.Payload(), rdma.RemoteRead) {
 		void(p)
+		if e.next-e.first < e.sent {
+			// It was answered before. The request is a late copy from before the peer gave the key up; or the peer
+			// gave it up too early, and its retries will end.
+			e.next = e.end
+			q.c.Dropped++
+			return true
+		}
 		r := &q.resp
 		r.fatal, r.fatalAt, r.recvStatus = wire.NakRemoteAccess, e.next, rdma.Success
 		r.readScan = r.readHead
