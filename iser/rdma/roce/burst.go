@@ -49,6 +49,19 @@ func (o *outgoing) packet(op wire.Opcode, n int) wire.Packet {
 	return p
 }
 
+// again repeats the last packet, if there is room.
+func (o *outgoing) again() {
+	b := &o.bursts[len(o.bursts)-1]
+	size := len(b.Data) % b.Size
+	if size == 0 {
+		size = b.Size
+	}
+	last := wire.Packet(b.Data[len(b.Data)-size:])
+	if p := o.packet(last.Opcode(), len(last.Payload())); p != nil {
+		copy(p, last)
+	}
+}
+
 // reset gives the room back.
 func (o *outgoing) reset() {
 	o.used, o.bursts, o.ended = 0, o.bursts[:0], false

@@ -194,7 +194,7 @@ func (q *queuePair) fail() {
 		return
 	}
 	q.told, q.news.heard = true, false // the connection manager knows more than that
-	if q.core == nil { // one that was never connected flushes as any other
+	if q.core == nil {                 // one that was never connected flushes as any other
 		q.startLocked(rc.Config{MTU: 256})
 	}
 	q.core.Fail(rdma.WRFlushErr, q)
@@ -232,6 +232,9 @@ func (q *queuePair) transmitLocked(now time.Time) (*outgoing, bool) {
 	q.core.Transmit(now, q)
 	if len(q.out.bursts) == 0 {
 		return nil, q.core.More()
+	}
+	if q.core.Failed() && !q.told { // a NAK that ended it: nobody would repeat that if it were lost, and the DREQ follows
+		q.out.again()
 	}
 	return q.out, q.core.More()
 }
