@@ -13,7 +13,6 @@ import (
 // A pipe joins two queue pairs through memory, without a clock or weather, and allocates nothing.
 type pipe struct {
 	qs    [2]*QP
-	to    int // who gets what the buffer holds
 	buf   []byte
 	used  int
 	sizes []int
@@ -117,7 +116,7 @@ func (p *pipe) carry(chain []rdma.SendWR, recv []rdma.RecvWR) int {
 }
 
 func TestWarmDataPathDoesNotAllocate(t *testing.T) {
-	for name := range (newPipe(t, 1024)).jobs() {
+	for name := range newPipe(t, 1024).jobs() {
 		p := newPipe(t, 1024)
 		chain, recvs := p.jobs()[name]()
 		recv := []rdma.RecvWR{{ID: 1, SGL: []rdma.SGE{rdma.Piece(p.mem[1], 1<<17, 64<<10)}}}[:recvs]
