@@ -270,7 +270,11 @@ func (e *endpoint) connect(ctx context.Context, p rdma.ConnParam) error {
 		e.mu.Unlock()
 		return nil
 	case C.RDMA_CM_EVENT_REJECTED:
-		return &rdma.RejectedError{Reason: a.status, Private: a.peer.PrivateData}
+		reason := a.status
+		if reason < 0 { // iWARP has no reasons: -ECONNREFUSED
+			reason = rdma.ReasonConsumer
+		}
+		return &rdma.RejectedError{Reason: reason, Private: a.peer.PrivateData}
 	case C.RDMA_CM_EVENT_UNREACHABLE:
 		return fmt.Errorf("the peer does not answer: %w", statusError(a))
 	}

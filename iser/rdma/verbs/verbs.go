@@ -191,7 +191,7 @@ func toC(a netip.AddrPort) C.struct_gv_addr {
 
 func fromC(c *C.struct_gv_addr) netip.AddrPort {
 	b := *(*[16]byte)(unsafe.Pointer(&c.ip))
-	ip := netip.AddrFrom16(b)
+	ip := netip.AddrFrom16(b).Unmap() // an IPv4 peer of an IPv6 listener
 	if c.is6 == 0 {
 		ip = netip.AddrFrom4([4]byte(b[:4]))
 	} else if c.scope != 0 {
