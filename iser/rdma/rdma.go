@@ -26,7 +26,16 @@ type RejectedError struct {
 }
 
 func (e *RejectedError) Error() string {
-	return fmt.Sprintf("connection rejected, reason %d", e.Reason)
+	why := "see IBTA, 12.6.7.2"
+	switch e.Reason {
+	case ReasonNoListener:
+		why = "nobody listens there"
+	case ReasonStale:
+		why = "stale connection"
+	case ReasonConsumer:
+		why = "refused by the program that listens there"
+	}
+	return fmt.Sprintf("connection rejected, reason %d: %s", e.Reason, why)
 }
 func (e *RejectedError) Unwrap() error { return ErrRejected }
 
