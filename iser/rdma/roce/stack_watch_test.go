@@ -27,6 +27,8 @@ import (
 type watch struct {
 	name   string
 	fail   func(format string, args ...any)
+	burst  uint32 // FirstBurstLength, bytes
+
 	faults faults
 
 	mu      sync.Mutex // guards what follows, and the watched things
@@ -39,8 +41,8 @@ type watch struct {
 // checks count what was compared, so that a test can see that it was.
 type checks struct{ completions, sends, offers, ended int }
 
-func newWatch(name string, fail func(string, ...any), f faults) *watch {
-	return &watch{name: name, fail: fail, faults: f, qps: make(map[uint32]*watchedQP)}
+func newWatch(name string, burst uint32, f faults, fail func(string, ...any)) *watch {
+	return &watch{name: name, fail: fail, burst: burst, faults: f, qps: make(map[uint32]*watchedQP)}
 }
 
 func (w *watch) failf(format string, args ...any) { w.fail(w.name+": "+format, args...) }
@@ -163,8 +165,8 @@ type offer struct {
 	write  bool   // the peer may write it; else read
 	ended  bool   // the response has come
 	sum    uint32 // of the memory: when it was offered, or if ended, when the response came
-	before []byte // what it was when it was offered, for faults
-	data   []byte // what it was when the response came, for faults
+	before []byte // what it held when it was offered, for faults
+	stale  *offer // an earlier one of the same memory, for faults
 }
 
 func (o *offer) mem() []byte { return o.region.mem[o.off : o.off+o.n] }
@@ -367,9 +369,17 @@ func (w *watch) sending(b []byte) {
 		w.offered(iscsi.ITTOf(bhs), true, h.ReadSTag, h.ReadBase, n)
 	}
 	if h.Flags&iser.WriteValid != 0 {
-		// The unsolicited part is not there. How long it is the header does not say, but the rest ends with the piece.
-		w.offered(iscsi.ITTOf(bhs), false, h.WriteSTag, h.WriteBase, w.fetched(bhs, n))
+		w.offered(iscsi.ITTOf(bhs), false, h.WriteSTag, h.WriteBase, n-w.unsolicited(bhs, n))
 	}
+}
+
+// unsolicited is how much of a write's n bytes goes before the part that is offered: with the command if that is
+// final, else as much as negotiated (RFC 7143, 11.3.4).
+func (w *watch) unsolicited(bhs *[iscsi.BHSSize]byte, n uint32) uint32 {
+	if iscsi.IsFinal(bhs) {
+		return iscsi.DataLengthOf(bhs)
+	}
+	return min(n, w.burst)
 }
 
 // received looks for a response in what has come.
@@ -409,8 +419,8 @@ func (w *watch) completed(c *rdma.Completion) {
 	if c.Status == rdma.Success && u.failed {
 		w.failf("queue pair %#x: a %s succeeded after one that failed: %+v", c.QPNum, what, *c)
 	}
-	u.failed = u.failed || c.Status != rdma.Success
 	p, err := u.take(c)
+	u.failed = u.failed || c.Status != rdma.Success
 	if err != nil {
 		w.failf("queue pair %#x, %s queue: %v", c.QPNum, what, err)
 		return
@@ -430,7 +440,8 @@ func (w *watch) completed(c *rdma.Completion) {
 	}
 }
 
-// take takes the work requests that a completion ends: those without one of their own, and that which it names.
+// take takes the work requests that a completion ends: those without one of their own, and that which it names. After
+// an error each has one.
 func (u *workQueue) take(c *rdma.Completion) ([]post, error) {
 	for i, p := range u.posted {
 		if p.id == c.ID {
@@ -438,7 +449,7 @@ func (u *workQueue) take(c *rdma.Completion) ([]post, error) {
 			u.posted = u.posted[i+1:]
 			return ended, nil
 		}
-		if p.signaled {
+		if p.signaled || u.failed {
 			return nil, fmt.Errorf("%#x ended, but %#x was to end before", c.ID, p.id)
 		}
 	}
