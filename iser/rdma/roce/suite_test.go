@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func loopback() netip.AddrPort { return netip.MustParseAddrPort("127.0.0.1:0") }
+// loopback is an address for this process alone: tests of several packages run at the same time.
+func loopback() netip.AddrPort {
+	pid := os.Getpid()
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}), 0)
+}
 
 func open(t testing.TB, o roce.Options) *roce.Provider {
 	p := roce.New(o)
