@@ -238,7 +238,7 @@ func findDaemon(program string) (string, error) {
 	return path, nil
 }
 
-// startDaemon starts iserd on the first loopback address that is free.
+// startDaemon starts iserd on the first loopback address that is free. Its steps go to log, if that is not nil.
 func startDaemon(ctx context.Context, program string, log *eventLog) (d *daemon, err error) {
 	addr := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	for range demoAddresses {
@@ -251,13 +251,13 @@ func startDaemon(ctx context.Context, program string, log *eventLog) (d *daemon,
 }
 
 func startDaemonAt(ctx context.Context, program string, addr netip.Addr, log *eventLog) (*daemon, error) {
-	r, w, err := os.Pipe()
+	cmd := exec.CommandContext(ctx, program, "--ram", fmt.Sprint(demoDisk), "--listen", netip.AddrPortFrom(addr, 0).String(),
+		"--provider", provider.RoCE, "--log", "error")
+	d := &daemon{cmd: cmd}
+	started, err := d.trace(log)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, program, "--ram", fmt.Sprint(demoDisk), "--listen", netip.AddrPortFrom(addr, 0).String(),
-		"--provider", provider.RoCE, "--trace", "/dev/fd/3", "--log", "error")
-	cmd.ExtraFiles = []*os.File{w}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -265,15 +265,10 @@ func startDaemonAt(ctx context.Context, program string, addr netip.Addr, log *ev
 	if err == nil {
 		err = cmd.Start()
 	}
-	_ = w.Close()
+	started()
 	if err != nil {
-		return nil, errors.Join(err, r.Close())
+		return nil, err
 	}
-	d := &daemon{cmd: cmd}
-	d.read.Go(func() {
-		_ = trace.Read(r, log.add) // it ends with the process
-		_ = r.Close()
-	})
 	lines := bufio.NewScanner(out)
 	for d.url == "" && lines.Scan() {
 		_, d.url, _ = strings.Cut(lines.Text(), "try: iser bench ")
@@ -284,6 +279,24 @@ func startDaemonAt(ctx context.Context, program string, addr netip.Addr, log *ev
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}
 	return d, nil
+}
+
+// trace makes the process send its steps to log. Call started when it has been started, or has not.
+func (d *daemon) trace(log *eventLog) (started func(), err error) {
+	if log == nil {
+		return func() {}, nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	d.cmd.Args = append(d.cmd.Args, "--trace", "/dev/fd/3")
+	d.cmd.ExtraFiles = []*os.File{w}
+	d.read.Go(func() {
+		_ = trace.Read(r, log.add) // until nobody has the other end open
+		_ = r.Close()
+	})
+	return func() { _ = w.Close() }, nil
 }
 
 // stop ends the process in order.
