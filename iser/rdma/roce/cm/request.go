@@ -95,7 +95,7 @@ func (m *Manager) reject(c *Conn, reason Reason, private []byte) {
 	if c.state != requested {
 		return
 	}
-	r := REJ{RemoteID: c.peerID, About: AboutREQ, Reason: reason} // no local id: to the peer none exists
+	r := REJ{LocalID: c.id, RemoteID: c.peerID, About: AboutREQ, Reason: reason}
 	copy(r.Private[:], private)
 	r.Put(&c.mad, c.transaction)
 	c.hasAnswer = true
