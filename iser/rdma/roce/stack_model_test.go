@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/goiser/goiser/cmd/iser/stamp"
 )
@@ -24,17 +25,19 @@ const (
 // It was in place at the latest at placed: acknowledged, or seen by a read. From settled on it can no longer be put in
 // place: it was acknowledged, or its session has been replaced by another. What was given up may land until then.
 type version struct {
-	first, count            uint64 // sectors
-	began, placed, settled  int64
-	session                 int
-	generation              uint64
-	acknowledged, forgotten bool
+	first, count           uint64 // sectors
+	began, placed, settled int64
+	session                int
+	generation             uint64
+	acknowledged           bool
 }
 
 // A model knows of every sector which versions a read may return. Sectors are the unit: they are moved in one piece,
 // because no path MTU here is smaller and no packet is cut within one.
 type model struct {
-	seed     uint64
+	seed uint64
+
+	mu       sync.Mutex // guards what follows
 	now      int64
 	versions []*version   // by generation
 	sectors  [][]*version // written, or perhaps, in the order in which the writes began
@@ -47,12 +50,14 @@ func newModel(seed uint64, sectors int) *model {
 	return &model{seed: seed, versions: []*version{{session: noWriter}}, sectors: make([][]*version, sectors)}
 }
 
-func (m *model) tick() int64 { m.now++; return m.now }
+func (m *model) tickLocked() int64 { m.now++; return m.now }
 
 // write begins a write and fills p with what it writes.
 func (m *model) write(session int, off int64, p []byte) *version {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	v := &version{
-		first: uint64(off) / sector, count: uint64(len(p)) / sector, began: m.tick(), placed: forever, settled: forever, session: session,
+		first: uint64(off) / sector, count: uint64(len(p)) / sector, began: m.tickLocked(), placed: forever, settled: forever, session: session,
 		generation: uint64(len(m.versions)),
 	}
 	m.versions = append(m.versions, v)
@@ -65,14 +70,18 @@ func (m *model) write(session int, off int64, p []byte) *version {
 
 // acknowledge ends a write that was answered GOOD.
 func (m *model) acknowledge(v *version) {
-	now := m.tick()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.tickLocked()
 	v.placed, v.settled, v.acknowledged = min(v.placed, now), now, true
 }
 
 // settle: whatever a session has left behind can no longer be put in place, because its successor has logged in (RFC
 // 7143, 6.3.5: reinstatement ends the old session's tasks first).
 func (m *model) settle(session int) {
-	now := m.tick()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.tickLocked()
 	for _, v := range m.versions {
 		if v.session == session && v.settled == forever {
 			v.settled = now
@@ -81,14 +90,20 @@ func (m *model) settle(session int) {
 }
 
 // read begins a read.
-func (m *model) read() int64 { return m.tick() }
+func (m *model) read() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tickLocked()
+}
 
 // check ends a read that was answered GOOD: each sector holds a version that was possible while it ran.
 func (m *model) check(began, off int64, p []byte) error {
-	now := m.tick()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.tickLocked()
 	m.checked += len(p) / sector
 	for s := uint64(off) / sector; len(p) >= sector; p, s = p[sector:], s+1 {
-		v, err := m.identify(s, p[:sector])
+		v, err := m.identifyLocked(s, p[:sector])
 		if err != nil {
 			return err
 		}
@@ -102,15 +117,15 @@ func (m *model) check(began, off int64, p []byte) error {
 	return nil
 }
 
-// identify finds the version that a sector's bytes are of.
-func (m *model) identify(s uint64, b []byte) (*version, error) {
+// identifyLocked finds the version that a sector's bytes are of.
+func (m *model) identifyLocked(s uint64, b []byte) (*version, error) {
 	if bytes.Equal(b, m.zeros[:]) {
 		return m.versions[initial], nil
 	}
 	g := binary.LittleEndian.Uint64(b[offGen:])
 	known := g != initial && g < uint64(len(m.versions))
 	if !known {
-		g = m.likely(s)
+		g = m.likelyLocked(s)
 	}
 	if wrong := m.checker.Check(b, stamp.ID{Seed: m.seed, Sector: s, Generation: g}); wrong != nil {
 		return nil, fmt.Errorf("%v", wrong)
@@ -122,8 +137,8 @@ func (m *model) identify(s uint64, b []byte) (*version, error) {
 	return v, nil
 }
 
-// likely is the generation to compare garbage with.
-func (m *model) likely(s uint64) uint64 {
+// likelyLocked is the generation to compare garbage with.
+func (m *model) likelyLocked(s uint64) uint64 {
 	if all := m.sectors[s]; len(all) > 0 {
 		return all[len(all)-1].generation
 	}

@@ -25,13 +25,14 @@ import (
 //
 // The faults of a provider are planted here as well, below the checks.
 type watch struct {
-	name   string
-	fail   func(format string, args ...any)
-	burst  uint32 // FirstBurstLength, bytes
+	name  string
+	fail  func(format string, args ...any)
+	burst uint32 // FirstBurstLength, bytes
 
 	faults faults
 
 	mu      sync.Mutex // guards what follows, and the watched things
+	serial  uint64
 	dev     *watchedDevice
 	qps     map[uint32]*watchedQP
 	regions []*watchedRegion
@@ -43,6 +44,13 @@ type checks struct{ completions, sends, offers, ended int }
 
 func newWatch(name string, burst uint32, f faults, fail func(string, ...any)) *watch {
 	return &watch{name: name, fail: fail, burst: burst, faults: f, qps: make(map[uint32]*watchedQP)}
+}
+
+// arm lets faults begin that would else keep sessions from being opened.
+func (w *watch) arm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults.armed = true
 }
 
 func (w *watch) failf(format string, args ...any) { w.fail(w.name+": "+format, args...) }
@@ -180,6 +188,7 @@ func (r *watchedRegion) Deregister() error {
 			r.w.failf("queue pair %#x: memory is deregistered, but a work request that uses it has not ended", q.Num())
 		}
 	}
+	r.w.faults.place()
 	for _, o := range r.offers {
 		r.w.unchanged(o)
 	}
@@ -228,11 +237,11 @@ func (w *watch) offered(itt uint32, write bool, key uint32, addr uint64, n uint3
 		if old.write {
 			w.unchanged(old)
 		}
-		w.faults.reused(old, o)
+		w.faults.offered(o, old)
 		return true
 	})
 	o.sum = crc32.Checksum(o.mem(), castagnoli)
-	w.faults.offered(o)
+	w.faults.offered(o, nil)
 	r.offers = append(r.offers, o)
 }
 
@@ -243,7 +252,7 @@ func (w *watch) answered(itt uint32) {
 			if o.itt != itt || o.ended {
 				continue
 			}
-			w.faults.answered(w, o)
+			w.faults.answered(o)
 			sum := crc32.Checksum(o.mem(), castagnoli)
 			if !o.write && sum != o.sum {
 				w.failf("the data of command %08x changed while the peer could read it", itt)
@@ -257,7 +266,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A post is a work request that has not ended.
 type post struct {
-	id       uint64
+	id       uint64 // ours: users have one for several work requests
+	user     uint64 // the user's
 	signaled bool
 	op       rdma.OpCode // 0: a receive
 	sgl      []rdma.SGE
@@ -279,30 +289,36 @@ type watchedQP struct {
 }
 
 func (q *watchedQP) PostSend(wrs []rdma.SendWR) (int, error) {
+	wrs = slices.Clone(wrs)
 	q.w.mu.Lock()
 	for i := range wrs {
 		wr := &wrs[i]
-		p := post{id: wr.ID, signaled: wr.Flags&rdma.Signaled != 0, op: wr.Op, sgl: slices.Clone(wr.SGL)}
+		p := post{id: q.w.next(), user: wr.ID, signaled: wr.Flags&rdma.Signaled != 0, op: wr.Op, sgl: slices.Clone(wr.SGL)}
 		if isSend(wr.Op) {
 			p.sum = q.w.sum(wr.SGL)
 			q.w.sending(q.w.first(wr.SGL))
 		}
 		q.w.faults.posting(q.w, &p)
 		q.sends.posted = append(q.sends.posted, p)
+		wr.ID = p.id
 	}
 	q.w.mu.Unlock()
 	n, err := q.QueuePair.PostSend(wrs)
 	q.w.mu.Lock()
 	defer q.w.mu.Unlock()
 	q.sends.drop(len(wrs) - n)
-	q.w.faults.sent(q.w, wrs[:n])
+	q.w.faults.posted(q.w, wrs[:n])
 	return n, err
 }
 
 func (q *watchedQP) PostRecv(wrs []rdma.RecvWR) (int, error) {
+	wrs = slices.Clone(wrs)
 	q.w.mu.Lock()
 	for i := range wrs {
-		q.recvs.posted = append(q.recvs.posted, post{id: wrs[i].ID, signaled: true, sgl: slices.Clone(wrs[i].SGL)})
+		wr := &wrs[i]
+		p := post{id: q.w.next(), user: wr.ID, signaled: true, sgl: slices.Clone(wr.SGL)}
+		q.recvs.posted = append(q.recvs.posted, p)
+		wr.ID = p.id
 	}
 	q.w.mu.Unlock()
 	n, err := q.QueuePair.PostRecv(wrs)
@@ -311,6 +327,8 @@ func (q *watchedQP) PostRecv(wrs []rdma.RecvWR) (int, error) {
 	q.recvs.drop(len(wrs) - n)
 	return n, err
 }
+
+func (w *watch) next() uint64 { w.serial++; return w.serial }
 
 // drop forgets the last n posts: they were not taken.
 func (u *workQueue) drop(n int) {
@@ -425,6 +443,7 @@ func (w *watch) completed(c *rdma.Completion) {
 		w.failf("queue pair %#x, %s queue: %v", c.QPNum, what, err)
 		return
 	}
+	c.ID = p[len(p)-1].user
 	for i := range p {
 		if isSend(p[i].op) {
 			w.checks.sends++
