@@ -73,6 +73,16 @@ func TestDDCopiesWithSkipSeekCountAndSync(t *testing.T) {
 	assert.Equal(t, make([]byte, 60), got[1024+1988:])
 }
 
+func TestDDCutsAFileFromWhereItWrites(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte{7}, 8192), 0o600))
+	a, _ := testApp(t)
+	require.NoError(t, dd(t, a, "if=internal", "of="+file, "bs=512", "count=2", "seek=4"))
+	got, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, append(bytes.Repeat([]byte{7}, 2048), make([]byte, 1024)...), got)
+}
+
 func TestDDRefusesBadOperands(t *testing.T) {
 	for _, args := range [][]string{
 		{},

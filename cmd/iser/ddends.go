@@ -63,9 +63,19 @@ func (a *app) openSink(ctx context.Context, o ddOperands) (ddSink, error) {
 	case strings.HasPrefix(o.out, "pattern:"):
 		return nil, usage(errors.New("of=pattern: is no place to write to; check stamps with iser verify --check-only"))
 	}
-	f, err := os.OpenFile(o.out, os.O_RDWR|os.O_CREATE, 0o644)
+	return openFile(o.out, o.seek*int64(o.bs))
+}
+
+// openFile opens a file to be written from a byte on; as with dd, what a regular file has from there on goes.
+func openFile(name string, from int64) (*fileEnd, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
+	}
+	if st, err := f.Stat(); err == nil && st.Mode().IsRegular() && st.Size() > from {
+		if err := f.Truncate(from); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
 	}
 	return &fileEnd{f}, nil
 }
