@@ -131,8 +131,9 @@ func (l *simLink) Recv(rs []Received, deadline time.Time) (int, error) {
 	l.n.mu.Lock()
 	defer l.n.mu.Unlock()
 	for _, b := range l.lent {
-		for i := range b {
-			b[i] = poison
+		b[0] = poison
+		for n := 1; n < len(b); n *= 2 {
+			copy(b[n:], b[:n])
 		}
 	}
 	l.lent = l.lent[:0]
