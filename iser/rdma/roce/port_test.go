@@ -312,7 +312,7 @@ func TestOneAddressForBothEnds(t *testing.T) {
 }
 
 func TestWarmDataPathDoesNotAllocate(t *testing.T) {
-	a, b := twoPeers(t, rdmatest.Config{})
+	a, b, _ := twoPeers(t, rdmatest.Config{})
 	for _, op := range []rdma.OpCode{rdma.OpWrite, rdma.OpRead} {
 		p := newPump(a, b, op, 64<<10, 4)
 		for range 50 {
