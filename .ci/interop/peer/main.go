@@ -2,7 +2,7 @@
 // ib_write_bw, ib_read_bw and ib_send_bw with -R (as their server). It checks the bytes where those programs' own
 // ends do, ends after one run, and fails if the run did.
 //
-//	peer rping|ucmatose|perftest [-c] [-n COUNT] [-size BYTES] ADDRESS:PORT
+//	peer rping|ucmatose|perftest [-c] [-source ADDRESS] [-n COUNT] [-size BYTES] [-limit DURATION] ADDRESS:PORT
 package main
 
 import (
@@ -24,20 +24,21 @@ type options struct {
 }
 
 func main() {
-	client := flag.NewFlagSet("peer", flag.ExitOnError)
-	active := client.Bool("c", false, "connect (default: listen)")
+	fs := flag.NewFlagSet("peer", flag.ExitOnError)
+	active := fs.Bool("c", false, "connect (default: listen)")
+	source := fs.String("source", "", "our `ADDRESS` (default: that of the route)")
 	var o options
-	client.IntVar(&o.count, "n", 10, "messages or rounds")
-	client.IntVar(&o.size, "size", 4096, "bytes of each")
-	limit := client.Duration("limit", time.Minute, "time for all")
+	fs.IntVar(&o.count, "n", 10, "messages or rounds")
+	fs.IntVar(&o.size, "size", 4096, "bytes of each")
+	limit := fs.Duration("limit", time.Minute, "time for all")
 	if len(os.Args) < 2 {
 		fmt.Fprintln(os.Stderr, "peer: want rping, ucmatose or perftest")
 		os.Exit(2)
 	}
-	_ = client.Parse(os.Args[2:]) // it exits
+	_ = fs.Parse(os.Args[2:]) // it exits
 	ctx, cancel := context.WithTimeout(context.Background(), *limit)
 	defer cancel()
-	if err := run(ctx, os.Args[1], *active, client.Arg(0), o); err != nil {
+	if err := run(ctx, os.Args[1], *active, *source, fs.Arg(0), o); err != nil {
 		fmt.Fprintf(os.Stderr, "peer: %s: %v\n", os.Args[1], err)
 		os.Exit(1)
 	}
@@ -47,10 +48,16 @@ func main() {
 // A role is one side of a program's protocol.
 type role func(ctx context.Context, p *roce.Provider, addr netip.AddrPort, o options) error
 
-func run(ctx context.Context, program string, active bool, address string, o options) (err error) {
+func run(ctx context.Context, program string, active bool, source, address string, o options) (err error) {
 	addr, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return err
+	}
+	var ro roce.Options
+	if source != "" {
+		if ro.Addr, err = netip.ParseAddr(source); err != nil {
+			return err
+		}
 	}
 	roles := map[string][2]role{
 		"rping":    {rpingServer, rpingClient},
@@ -64,7 +71,7 @@ func run(ctx context.Context, program string, active bool, address string, o opt
 	if r == nil {
 		return fmt.Errorf("no such side of %q", program)
 	}
-	p := roce.New(roce.Options{})
+	p := roce.New(ro)
 	defer func() {
 		if e := p.Close(); err == nil {
 			err = e

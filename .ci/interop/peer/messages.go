@@ -10,7 +10,8 @@ import (
 	"github.com/goiser/goiser/iser/rdma/roce"
 )
 
-// ucmatose sends messages from the server to the client, then as many back. Their contents do not matter to it.
+// ucmatose sends messages from the server to the client, then as many back. Their contents do not matter to it. The
+// server disconnects.
 
 func ucmatoseServer(ctx context.Context, p *roce.Provider, addr netip.AddrPort, o options) error {
 	return serve(ctx, p, addr, func(ep rdma.Endpoint) error {
@@ -20,11 +21,11 @@ func ucmatoseServer(ctx context.Context, p *roce.Provider, addr netip.AddrPort, 
 			return err
 		}
 		return inOrder(
-			func() error { return c.room(o.count+1, o.size) },
+			func() error { return c.room(o.count, o.size) },
 			func() error { return ep.Accept(param) },
 			func() error { return c.send(o) },
 			func() error { return c.receive(o) },
-			c.left,
+			ep.Disconnect,
 		)
 	})
 }
@@ -40,11 +41,11 @@ func ucmatoseClient(ctx context.Context, p *roce.Provider, addr netip.AddrPort, 
 		return err
 	}
 	return inOrder(
-		func() error { return c.room(o.count, o.size) },
+		func() error { return c.room(o.count+1, o.size) },
 		func() error { return ep.Connect(ctx, param) },
 		func() error { return c.receive(o) },
 		func() error { return c.send(o) },
-		ep.Disconnect,
+		c.left,
 	)
 }
 
@@ -135,10 +136,10 @@ func perftestServer(ctx context.Context, p *roce.Provider, addr netip.AddrPort, 
 }
 
 // answer answers on the control connection until the client leaves. The memory that it tells of is that of the test
-// connection, as soon as there is one.
+// connection, which the client makes after the first of the messages in which it counts.
 func (c *conn) answer(test <-chan *conn) error {
 	var t *conn
-	for {
+	for dests := 0; ; {
 		m, err := c.next(c.recvs)
 		switch {
 		case m.Status == rdma.WRFlushErr:
@@ -147,11 +148,13 @@ func (c *conn) answer(test <-chan *conn) error {
 			return err
 		}
 		if m.ByteLen == destSize {
-			if t == nil {
+			if dests++; dests == 2 {
 				t = <-test
 			}
-			binary.BigEndian.PutUint32(c.mem[destKey:], t.mr.RKey())
-			binary.BigEndian.PutUint64(c.mem[destAddr:], t.mr.Addr())
+			if t != nil {
+				binary.BigEndian.PutUint32(c.mem[destKey:], t.mr.RKey())
+				binary.BigEndian.PutUint64(c.mem[destAddr:], t.mr.Addr())
+			}
 		}
 		if err := c.do(rdma.SendWR{Op: rdma.OpSend}, 0, int(m.ByteLen)); err != nil {
 			return err
