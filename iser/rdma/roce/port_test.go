@@ -362,3 +362,17 @@ func TestUnpolledCompletionsHoldThePosterBack(t *testing.T) {
 		}
 	})
 }
+
+func TestIPv6(t *testing.T) {
+	p := open(t, roce.Options{})
+	l, err := p.Listen(netip.MustParseAddrPort("[::1]:0"))
+	if err != nil {
+		t.Skipf("IPv6 has one loopback address, and it cannot be had: %v", err)
+	}
+	defer l.Close()
+	a, b := rdmatest.ConnectTo(t.Context(), t, p, l, rdmatest.Config{})
+	for id := range uint64(3) {
+		exchange(t, a, b, id)
+		exchange(t, b, a, id)
+	}
+}

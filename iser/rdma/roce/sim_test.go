@@ -30,6 +30,7 @@ func (s sides) Name() string { return "roce" }
 func (s sides) Listen(a netip.AddrPort) (rdma.Listener, error) {
 	return s.passive.Listen(a)
 }
+
 func (s sides) Resolve(ctx context.Context, a netip.AddrPort) (rdma.Endpoint, error) {
 	return s.active.Resolve(ctx, a)
 }
