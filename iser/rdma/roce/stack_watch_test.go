@@ -25,9 +25,10 @@ import (
 //
 // The faults of a provider are planted here as well, below the checks.
 type watch struct {
-	name  string
-	fail  func(format string, args ...any)
-	burst uint32 // FirstBurstLength, bytes
+	name   string
+	fail   func(format string, args ...any)
+	burst  uint32      // FirstBurstLength, bytes
+	limits rdma.Limits // the bounds that are to hold, zero: the device's own
 
 	faults faults
 
@@ -44,6 +45,11 @@ type checks struct{ completions, sends, offers, ended int }
 
 func newWatch(name string, burst uint32, f faults, fail func(string, ...any)) *watch {
 	return &watch{name: name, fail: fail, burst: burst, faults: f, qps: make(map[uint32]*watchedQP)}
+}
+
+// lessen has the device do less than it can: a command's data takes several work requests.
+func (w *watch) lessen(message uint32, sges, readSGEs int) {
+	w.limits = rdma.Limits{MaxMessage: message, MaxSGE: sges, MaxReadSGE: readSGEs}
 }
 
 // arm lets faults begin that would else keep sessions from being opened.
@@ -135,6 +141,14 @@ func (e *watchedEndpoint) Close() error {
 type watchedDevice struct {
 	rdma.Device
 	w *watch
+}
+
+func (d *watchedDevice) Limits() rdma.Limits {
+	l := d.Device.Limits()
+	if o := &d.w.limits; o.MaxMessage > 0 {
+		l.MaxMessage, l.MaxSGE, l.MaxReadSGE = o.MaxMessage, o.MaxSGE, o.MaxReadSGE
+	}
+	return l
 }
 
 func (d *watchedDevice) NewCQ(depth int) (rdma.CompletionQueue, error) {

@@ -41,19 +41,27 @@ type climate struct {
 	name    string
 	weather link.Weather
 	mild    bool // no session may die of it, and no command fail
-	cuts    bool // hosts are cut off, for a moment or for longer than a session lives
+	cuts    bool // hosts are cut off, for a moment or for longer than a session lives; some commands take longer still
 	buffer  int  // bytes of the receive buffers; 0: enough
 }
 
 // patience is within which a command that is given up is. It is about what one takes.
 func (c *climate) patience() time.Duration { return 4*c.weather.Delay + 300*time.Microsecond }
 
+// ackTimeout is short where hosts are cut off: their sessions die in half a second.
+func (c *climate) ackTimeout() time.Duration {
+	if c.cuts {
+		return 60 * time.Millisecond
+	}
+	return 0
+}
+
 // climates take turns by seed. Times differ by chance everywhere: timers that end in the same instant would run in an
 // order that no seed determines.
 func climates() []climate {
 	const us = time.Microsecond
 	weather := func(w link.Weather) link.Weather { w.Delay, w.Jitter = 20*us, 10*us; return w }
-	distant := link.Weather{Loss: 0.002, Duplicate: 0.01, Reorder: 0.05, ReorderWindow: 1000 * us, Delay: 5000 * us, Jitter: 1000 * us}
+	distant := link.Weather{Loss: 0.002, Duplicate: 0.01, Reorder: 0.01, ReorderWindow: 1000 * us, Delay: 5000 * us, Jitter: 1000 * us}
 	return []climate{
 		{name: "fair", mild: true, weather: weather(link.Weather{})},
 		{name: "lossy", mild: true, weather: weather(link.Weather{Loss: 0.01})},
@@ -61,7 +69,7 @@ func climates() []climate {
 		{name: "noisy", mild: true, weather: weather(link.Weather{Corrupt: 0.01, BurstLoss: 0.002, BurstLength: 5})},
 		{name: "crowded", mild: true, weather: weather(link.Weather{Duplicate: 0.001}), buffer: 64 << 10},
 		{name: "distant", mild: true, weather: distant},
-		{name: "foul", weather: weather(link.Weather{Loss: 0.1, Corrupt: 0.02, Duplicate: 0.05, Reorder: 0.05, BurstLoss: 0.01, BurstLength: 30})},
+		{name: "foul", weather: weather(link.Weather{Loss: 0.05, Corrupt: 0.02, Duplicate: 0.02, Reorder: 0.02, BurstLoss: 0.005, BurstLength: 30})},
 		{name: "cut off", cuts: true, weather: weather(link.Weather{Loss: 0.002})},
 	}
 }
@@ -146,7 +154,7 @@ func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 // provider makes the provider of an address, with its watch.
 func (w *world) provider(name string, addr netip.Addr, burst uint32, f faults) *watch {
 	p := roce.New(roce.Options{
-		Addr: addr, Seed: w.rng.Uint64() | 1, Window: pick(w.rng, 16, 128),
+		Addr: addr, Seed: w.rng.Uint64() | 1, Window: pick(w.rng, 16, 128), AckTimeout: w.climate.ackTimeout(),
 		Link: func(a netip.Addr) (link.Link, error) {
 			l := w.net.Link(a)
 			if w.planted.skip && name == "target" {
@@ -157,6 +165,9 @@ func (w *world) provider(name string, addr netip.Addr, burst uint32, f faults) *
 	})
 	w.roces = append(w.roces, p)
 	watch := newWatch(name, burst, f, w.fail)
+	if w.rng.IntN(2) == 0 {
+		watch.lessen(pick[uint32](w.rng, 32<<10, 1<<20), pick(w.rng, 2, 8), pick(w.rng, 1, 2))
+	}
 	w.watches = append(w.watches, watch)
 	return watch
 }
@@ -212,8 +223,15 @@ func (w *world) buildTarget(keys iscsi.Config) (err error) {
 	if w.store, err = backstore.Open("ram", backstore.Options{"size": fmt.Sprint(diskSectors * sector)}); err != nil {
 		return err
 	}
+	store := w.store
+	switch rng := rand.New(rand.NewPCG(w.seed, 300)); {
+	case w.climate.cuts:
+		store = &slowStore{Store: store, rareShare: 6, rng: rng}
+	case w.rng.IntN(3) == 0:
+		store = &slowStore{Store: store, rareShare: 40, rng: rng}
+	}
 	device := scsi.NewDevice(scsi.DeviceConfig{Name: targetName})
-	if _, err = device.Add(0, w.store, scsi.LUConfig{ID: "stack"}); err != nil {
+	if _, err = device.Add(0, store, scsi.LUConfig{ID: "stack"}); err != nil {
 		return err
 	}
 	w.target = target.New(target.Config{Pool: w.pool, MaxSessions: 4, Window: 8})
@@ -256,9 +274,9 @@ func (w *world) work() {
 func (w *world) cutOff(h *host) {
 	rng := rand.New(rand.NewPCG(w.seed, uint64(200+h.number)))
 	for range 2 {
-		time.Sleep(time.Duration(rng.Int64N(int64(3 * time.Millisecond))))
+		time.Sleep(time.Duration(rng.Int64N(int64(500 * time.Microsecond))))
 		w.net.Partition(hostAddr(h.number), targetAddr().Addr(), true)
-		time.Sleep(time.Duration(rng.Int64N(int64(pick(rng, 20*time.Millisecond, 20*time.Second)))))
+		time.Sleep(time.Duration(rng.Int64N(int64(pick(rng, 20*time.Millisecond, 3*time.Second, 3*time.Second)))))
 		w.net.Partition(hostAddr(h.number), targetAddr().Addr(), false)
 	}
 }
