@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -15,6 +16,7 @@ import (
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/rdmatest"
 	"github.com/goiser/goiser/iser/rdma/roce"
+	"github.com/goiser/goiser/iser/rdma/roce/link"
 )
 
 // Connections come and go on one pair of ports while others move data, are disconnected from either end, or closed
@@ -132,4 +134,31 @@ func TestListenerOfAllAddresses(t *testing.T) {
 		cancel()
 	}
 	require.NotZero(t, tried)
+}
+
+// A receive buffer that holds a quarter of the window, as unprivileged processes get it: the window gives way, and
+// data still flows.
+func TestSmallReceiveBuffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := link.NewNet(1, link.NetOptions{RecvBuffer: 128 << 10, Weather: link.Weather{Delay: 20 * time.Microsecond}})
+		s := simulate(n, 1, roce.Options{})
+		t.Cleanup(func() { s.close(t) })
+		const size, each = 1 << 20, 8
+		a, b := rdmatest.Connect(t, s, anyPort(), rdmatest.Config{Memory: size})
+		for _, op := range []rdma.OpCode{rdma.OpWrite, rdma.OpRead} {
+			rdmatest.Fill(a.Memory, uint64(op))
+			rdmatest.Fill(b.Memory, uint64(op))
+			start := time.Now()
+			p := newPump(a, b, op, size, 4)
+			for range each {
+				p.post()
+			}
+			p.reap(0)
+			require.Zero(t, p.bad)
+			rdmatest.Check(t, a.Memory, uint64(op))
+			rdmatest.Check(t, b.Memory, uint64(op))
+			t.Logf("op %d: %v, %+v", op, time.Since(start), s.active.Counters().QP)
+			require.Less(t, time.Since(start), each*time.Second)
+		}
+	})
 }
