@@ -210,3 +210,14 @@ func TestQueuePairsThatCannotBe(t *testing.T) {
 	require.Empty(t, p.qpns)
 	require.NoError(t, cq.Close())
 }
+
+func TestExternalAddressIsOfTheOutside(t *testing.T) {
+	x, six := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("2001:db8::1")
+	lo, eth := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.0.0.1")
+	p := New(Options{External: x})
+	assert.Equal(t, x, p.external(eth))
+	assert.False(t, p.external(lo).IsValid())
+	assert.False(t, p.external(six).IsValid())
+	assert.Equal(t, x, New(Options{Addr: lo, External: x}).external(lo))
+	assert.False(t, New(Options{}).external(eth).IsValid())
+}

@@ -22,7 +22,8 @@ type Options struct {
 	// Addr is the local address for everything. Zero: a listener's own, and for connections the source address of the
 	// route to the peer. Peers on this machine are reached from a loopback address that is free, 127.0.0.2 and on.
 	Addr netip.Addr
-	// External is what peers see Addr as, if that differs (NAT, published ports of containers).
+	// External is what peers see our address as, if that differs (NAT, published ports of containers). Without Addr
+	// it does not concern loopback addresses and those of the other family.
 	External netip.Addr
 	// Link opens the link of an address; nil: UDP. Tests simulate.
 	Link func(netip.Addr) (link.Link, error)
@@ -73,7 +74,7 @@ func New(o Options) *Provider {
 	if o.Window <= 0 {
 		o.Window = DefaultWindow
 	}
-	o.Addr = o.Addr.Unmap()
+	o.Addr, o.External = o.Addr.Unmap(), o.External.Unmap()
 	rng := newRand(o.Seed)
 	p := &Provider{o: o, rng: rng, ports: make(map[netip.Addr]*port), qpns: make(map[wire.QPN]struct{})}
 	p.last = wire.QPN(rng.Uint32() & maxQPN)
@@ -157,7 +158,15 @@ func (p *Provider) open(addr netip.Addr) (link.Link, error) {
 	if p.o.Link != nil {
 		return p.o.Link(addr)
 	}
-	return link.Listen(addr, link.Options{External: p.o.External, NoOffload: p.o.NoOffload})
+	return link.Listen(addr, link.Options{External: p.external(addr), NoOffload: p.o.NoOffload})
+}
+
+// external is what peers see an address as; zero: the same.
+func (p *Provider) external(addr netip.Addr) netip.Addr {
+	if x := p.o.External; addr == p.o.Addr || !addr.IsLoopback() && addr.Is4() == x.Is4() {
+		return x
+	}
+	return netip.Addr{}
 }
 
 // Close ends all connections without waiting for peers, and closes the sockets. Endpoints and queue pairs give errors
