@@ -232,6 +232,7 @@ func TestProviderCloseEndsEverything(t *testing.T) {
 		b.Flushed(1, 1) // the peer is told
 		require.NoError(t, s.passive.Close())
 		require.ErrorIs(t, <-accepted, net.ErrClosed)
+		require.NotZero(t, s.passive.Counters().CM.Received, "they can still be read")
 		_, err = a.QP.PostSend([]rdma.SendWR{{Op: rdma.OpSend}})
 		require.ErrorIs(t, err, net.ErrClosed)
 		_, err = s.Resolve(t.Context(), l.Addr())

@@ -170,14 +170,17 @@ func (p *Provider) external(addr netip.Addr) netip.Addr {
 }
 
 // Close ends all connections without waiting for peers, and closes the sockets. Endpoints and queue pairs give errors
-// that wrap net.ErrClosed from then on.
+// that wrap net.ErrClosed from then on. Closing again does nothing.
 func (p *Provider) Close() error {
 	p.mu.Lock()
-	ports := p.ports
-	p.ports, p.local, p.closed = nil, nil, true
+	again := p.closed
+	p.closed = true
 	p.mu.Unlock()
+	if again {
+		return nil
+	}
 	var errs []error
-	for _, o := range ports {
+	for _, o := range p.allPorts() { // they stay, for their counters; none is added any more
 		errs = append(errs, o.close())
 	}
 	return errors.Join(errs...)

@@ -60,7 +60,7 @@ func source(ctx context.Context, to netip.Addr) (netip.Addr, error) {
 func (p *Provider) loopback() (*port, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.local != nil {
+	if p.local != nil && !p.closed {
 		return p.local, nil
 	}
 	if p.o.Link != nil || p.closed {
