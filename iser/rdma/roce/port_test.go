@@ -377,3 +377,44 @@ func TestIPv6(t *testing.T) {
 		exchange(t, b, a, id)
 	}
 }
+
+// Requests whose callers have given up are passed over by Accept; while nobody accepts, they fill the backlog.
+func TestRequestsGivenUpInTheBacklog(t *testing.T) {
+	bubble(t, 1, link.Weather{}, roce.Options{}, func(t *testing.T, s sides, _ *link.Net) {
+		l, err := s.Listen(anyPort())
+		require.NoError(t, err)
+		defer l.Close()
+		call := func(ctx context.Context) (rdma.Endpoint, <-chan error) {
+			ep, err := s.Resolve(ctx, l.Addr())
+			require.NoError(t, err)
+			e := rdmatest.NewEnd(t, ep, rdmatest.Config{Depth: 2, Memory: 4096})
+			t.Cleanup(e.Close)
+			done := make(chan error, 1)
+			go func() { done <- ep.Connect(ctx, rdma.ConnParam{}) }()
+			synctest.Wait()
+			return ep, done
+		}
+		giveUp := func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			_, done := call(ctx)
+			cancel()
+			require.ErrorIs(t, <-done, context.Canceled)
+			synctest.Wait()
+		}
+		giveUp()
+		ep, done := call(t.Context())
+		got, err := l.Accept(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, ep.LocalAddr(), got.RemoteAddr(), "the second caller's")
+		require.NoError(t, got.Reject(nil))
+		require.ErrorIs(t, <-done, rdma.ErrRejected)
+
+		for range cm.MaxHalfOpen {
+			giveUp()
+		}
+		_, done = call(t.Context())
+		var re *rdma.RejectedError
+		require.ErrorAs(t, <-done, &re)
+		require.EqualValues(t, cm.ReasonNoResources, re.Reason)
+	})
+}
