@@ -1,5 +1,6 @@
 #!/bin/bash
-# The interoperability cases, in the guest: real initiators and targets over iSER on rxe and over TCP.
+# The interoperability cases, in the guest: real initiators and targets over iSER on rxe and over TCP, and those of
+# roce.sh.
 #
 #   guest.sh          all cases: one line "PASS name" or "FAIL name" each, last "N passed, N failed"
 #   guest.sh CASE     one case, in the present state of the guest
@@ -9,21 +10,25 @@
 set -eu
 cd "$(dirname "$0")"
 . ./guest-lib.sh
+. ./roce.sh
 : "${OUT:=/tmp}" "${LIMIT:=300}"
 
 TGT=$IP:3260 PORTAL=$IP:3261 LIO_PORTAL=$IP:3262
 NAME=iqn.2026-01.test # of all targets: $NAME:ram and so on
 TGT_INITIATORS=$LIBISCSI_INITIATORS
+# What cases of roce.sh change: sizes, further keys at login, how our initiator is called.
+FILES=3000001 FIO_SIZE=48m VERIFY_SIZE=32MiB COPY=8 LOGIN= ISER=./iser QUERY=
 
 ALL="rdmatest discovery_iser discovery_tcp filesystem_ram filesystem_file fio_immediate fio_no_immediate
   fio_unsolicited fio_file tcp_sees_what_iser_wrote libiscsi_tcp libiscsi_iser iser_to_iserd iser_to_lio
-  iser_to_stgt two_initiators daemon_is_well"
+  iser_to_stgt two_initiators daemon_is_well $ROCE $LOSSY"
 
 # --- the guest ----------------------------------------------------------------------------------
 
 setup() {
 	ln -sfn /proc/self/fd /dev/fd # udev does this elsewhere; bash needs it for <(...)
 	rxe_up
+	roce_network
 	initiator_start
 	truncate -s 128M /tgt.img
 	tgt_start
@@ -32,25 +37,32 @@ setup() {
 	lio_backstore ram0 ramdisk 128
 	lio_target iser $NAME:lio $LIO_PORTAL ram0
 	iserd_start
+	roce_targets
 }
 
-iserd_start() {
-	cat > /tmp/iserd.yaml <<YAML
+# iserd_config PROVIDER IMAGE PORTAL...: prints it
+iserd_config() {
+	local provider=$1 image=$2; shift 2
+	cat <<YAML
 version: 1
 insecure: true
 portals:
-  - {listen: "$PORTAL", provider: verbs}
+$(printf "  - {listen: \"%s\", provider: $provider}\n" "$@")
 backstores:
-  ram: {type: ram, size: 128MiB}
+  ram: {type: ram, size: ${RAM:-128MiB}}
   ram2: {type: ram, size: 128MiB}
   ram3: {type: ram, size: 64MiB}
-  file: {type: file, path: /iserd.img, size: 128MiB}
+  file: {type: file, path: $image, size: 128MiB}
 targets:
   $NAME:ram: {luns: {0: ram}}
   $NAME:file: {luns: {0: file}}
   $NAME:unsolicited: {initial_r2t: false, first_burst: 64KiB, luns: {0: ram2}}
   $NAME:libiscsi: {initial_r2t: true, immediate_data: false, luns: {0: ram3}}
 YAML
+}
+
+iserd_start() {
+	iserd_config verbs /iserd.img "$PORTAL" > /tmp/iserd.yaml
 	setsid ./iserd --config /tmp/iserd.yaml > "$OUT/iserd.log" 2>&1 &
 	echo $! > /tmp/iserd.pid
 	wait_for 30 sh -c "ss -ltn | grep -q $PORTAL && rdma resource show cm_id | grep -q LISTEN"
@@ -61,7 +73,7 @@ YAML
 # Random writes at depth 32 of blocks of 512 B to 1 MiB with a crc32c in each, read back and verified.
 fio_verify() { # DEV [fio options]
 	local dev=$1; shift
-	fio --name=verify --filename="$dev" --rw=randwrite --size=48m --ioengine=libaio --direct=1 --iodepth=32 \
+	fio --name=verify --filename="$dev" --rw=randwrite --size=$FIO_SIZE --ioengine=libaio --direct=1 --iodepth=32 \
 		--bssplit=512/15:4k/30:16k/20:64k/20:256k/10:1m/5 --verify=crc32c --verify_fatal=1 --do_verify=1 "$@"
 }
 
@@ -72,15 +84,15 @@ expect() { [ "$(iscsi_param "$1" "$2" "$3")" = "$4" ] || { echo "$3 is $(iscsi_p
 filesystem() { # IQN
 	local dev
 	mkdir -p /mnt/t /tmp/src
-	for n in 1 2 3 4; do head -c $((n * 3000001)) /dev/urandom > /tmp/src/$n; done
-	iscsi_login iser "$1" $PORTAL
+	for n in 1 2 3 4; do head -c $((n * FILES)) /dev/urandom > /tmp/src/$n; done
+	iscsi_login iser "$1" $PORTAL $LOGIN
 	dev=$(iscsi_disk iser "$1")
 	mkfs.ext4 -q -F "$dev"
 	mount "$dev" /mnt/t
 	cp /tmp/src/* /mnt/t/
 	umount /mnt/t
 	iscsi_logout iser "$1" $PORTAL
-	iscsi_login iser "$1" $PORTAL
+	iscsi_login iser "$1" $PORTAL $LOGIN
 	dev=$(iscsi_disk iser "$1")
 	e2fsck -fn "$dev"
 	mount -o ro "$dev" /mnt/t
@@ -92,7 +104,7 @@ filesystem() { # IQN
 # fio on a new session with the given keys: fio_session IQN [open-iscsi's NAME=VALUE...]
 fio_session() {
 	local iqn=$1; shift
-	iscsi_login iser "$iqn" $PORTAL "$@"
+	iscsi_login iser "$iqn" $PORTAL $LOGIN "$@"
 	fio_verify "$(iscsi_disk iser "$iqn")"
 }
 
@@ -104,8 +116,9 @@ rdmatest() {
 	VERBS_TEST_ADDR=$IP ./verbs.test -test.v -test.timeout "$((LIMIT - 10))s" -test.run TestDevice -test.skip "$skip"
 }
 
-discovery_iser() { iscsi_discover iser $PORTAL | grep -c " $NAME:" | grep -qx 4; }
-discovery_tcp() { iscsi_discover tcp $PORTAL | grep -c " $NAME:" | grep -qx 4; }
+discovery() { iscsi_discover "$1" $PORTAL | grep -F "$PORTAL," | grep -c " $NAME:" | grep -qx 4; }
+discovery_iser() { discovery iser; }
+discovery_tcp() { discovery tcp; }
 
 filesystem_ram() { filesystem $NAME:ram; }
 filesystem_file() { filesystem $NAME:file; }
@@ -171,13 +184,13 @@ libiscsi_iser() { libiscsi iser://$PORTAL/$NAME:libiscsi/0; }
 
 # Our initiator: discovery, a verified disk, a copy.
 iser_to() { # PORTAL IQN LUN
-	local url=iser://$1/$2/$3 o=(--initiator-name "$INITIATOR" -q)
-	./iser discover "iser://$1" "${o[@]}" | grep "$2"
-	./iser verify "$url" "${o[@]}" --size 32MiB --bs mixed --depth 32 --destructive --dump "$OUT"
-	head -c 8M /dev/urandom > /tmp/data
+	local url=iser://$1/$2/$3$QUERY o=(--initiator-name "$INITIATOR" -q)
+	$ISER discover "iser://$1$QUERY" "${o[@]}" | grep "$2"
+	$ISER verify "$url" "${o[@]}" --size $VERIFY_SIZE --bs mixed --depth 32 --destructive --dump "$OUT"
+	head -c ${COPY}M /dev/urandom > /tmp/data
 	rm -f /tmp/back
-	./iser dd "${o[@]}" if=/tmp/data of="$url" bs=1M
-	./iser dd "${o[@]}" if="$url" of=/tmp/back bs=256K count=32
+	$ISER dd "${o[@]}" if=/tmp/data of="$url" bs=1M
+	$ISER dd "${o[@]}" if="$url" of=/tmp/back bs=256K count=$((COPY * 4))
 	cmp /tmp/data /tmp/back
 }
 iser_to_iserd() { iser_to $PORTAL $NAME:ram 0; }
@@ -194,11 +207,12 @@ two_initiators() {
 }
 
 # The daemon that served all this ends in order when asked to.
-daemon_is_well() {
-	kill "$(cat /tmp/iserd.pid)"
-	wait_for 30 sh -c "! kill -0 $(cat /tmp/iserd.pid)"
-	! grep -iE 'panic|level=(error|fatal)' "$OUT/iserd.log"
+ends_well() { # NAME of its files
+	kill "$(cat /tmp/$1.pid)"
+	wait_for 30 sh -c "! kill -0 $(cat /tmp/$1.pid)"
+	! grep -iE 'panic|level=(error|fatal)' "$OUT/$1.log"
 }
+daemon_is_well() { ends_well iserd; }
 
 # --- running them -------------------------------------------------------------------------------
 
@@ -211,9 +225,10 @@ run() { # CASE
 		echo "FAIL $1 (status $?, $((SECONDS - t)) s)"; failed=$((failed + 1))
 		grep -E '^ *--- FAIL' "$OUT/$1.log" || true
 		tail -n 30 "$OUT/$1.log" | sed 's/^/    /'
-		tail -n 15 "$OUT/iserd.log" | sed 's/^/    iserd: /'
+		tail -qn 15 "$OUT"/iserd*.log | sed 's/^/    iserd: /'
 		dmesg | tail -n 15 | sed 's/^/    dmesg: /'
 	fi
+	netem del > /dev/null 2>&1 || true
 	umount /mnt/t 2> /dev/null || true
 	! iscsiadm -m session > /dev/null 2>&1 || timeout 60 iscsiadm -m session -u > /dev/null 2>&1 || true
 	iscsiadm -m node -o delete > /dev/null 2>&1 || true # records keep the keys that a case set

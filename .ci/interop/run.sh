@@ -18,10 +18,11 @@ done
 export CGO_ENABLED=1
 cd "$root"
 go build -tags rdma -o "$bin/" ./cmd/iserd ./cmd/iser
+go build -o "$bin/peer" ./.ci/interop/peer
 go test -tags rdma -c -o "$bin/verbs.test" ./iser/rdma/verbs
 gcc -O2 -Wall -o "$bin/libiscsi-dd" "$here/libiscsi-dd.c" -liscsi
 
 status=0
-"$here/../vm/run.sh" -t 1200 -m 3072 -o "$out" -e CASES="${CASES:-}" "$here/guest.sh" "$here/rxe-skip" "$bin"/* || status=$?
+"$here/../vm/run.sh" -t 2400 -m 3072 -o "$out" -e CASES="${CASES:-}" "$here/guest.sh" "$here/roce.sh" "$here/rxe-skip" "$bin"/* || status=$?
 echo "interop: logs in $out" >&2
 exit $status
