@@ -26,7 +26,7 @@ type listener struct {
 func (p *Provider) Listen(addr netip.AddrPort) (rdma.Listener, error) {
 	l, err := p.listen(addr)
 	if err != nil {
-		return nil, fmt.Errorf("roce: listen on %v: %w", addr, err)
+		return nil, err
 	}
 	return l, nil
 }
@@ -34,13 +34,13 @@ func (p *Provider) Listen(addr netip.AddrPort) (rdma.Listener, error) {
 func (p *Provider) listen(addr netip.AddrPort) (*listener, error) {
 	addrs, err := p.localAddrs(addr.Addr().Unmap())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("roce: listen on %v: %w", addr, err)
 	}
 	l := &listener{backlog: make(chan *endpoint, cm.MaxHalfOpen), done: make(chan struct{})}
 	for _, a := range addrs {
 		o, err := p.port(a)
 		if err != nil {
-			return nil, err
+			return nil, err // it says what was to be listened on
 		}
 		l.ports = append(l.ports, o)
 	}
@@ -52,7 +52,7 @@ func (p *Provider) listen(addr netip.AddrPort) (*listener, error) {
 	for i, o := range l.ports {
 		if err := o.listen(n, l); err != nil {
 			l.leave(l.ports[:i])
-			return nil, err
+			return nil, fmt.Errorf("roce: listen on %v: %w", addr, err)
 		}
 	}
 	return l, nil

@@ -46,6 +46,7 @@ type port struct {
 	rounds  []*queuePair // that have packets to send
 	current *queuePair   // locked: packets come in runs
 	bursts  []link.Burst
+	news    []news // of rounds
 	scan    []*queuePair
 	gsiPath *wire.Path // from the sender of the last management datagram
 
@@ -210,19 +211,21 @@ func (o *port) transmit(now time.Time) {
 		clear(o.bursts)
 		o.bursts = o.bursts[:0]
 	}
-	for _, q := range o.rounds {
+	for _, q := range o.rounds { // all locks are released before anything is told: that takes the port's
 		if q.out != nil {
 			q.out.reset()
 		}
+		o.news = append(o.news, q.newsLocked())
+		q.mu.Unlock()
 	}
 	rest := o.rounds[:0]
-	for _, q := range o.rounds {
-		more := q.touched
-		q.unlock()
-		if more {
+	for i, q := range o.rounds {
+		q.tell(o.news[i])
+		if q.touched {
 			rest = append(rest, q)
 		}
 	}
+	o.news = o.news[:0]
 	clear(o.rounds[len(rest):])
 	o.rounds = rest
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -281,6 +282,7 @@ func TestTakenPortSaysSo(t *testing.T) {
 	_, err = q.Listen(loopback())
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
 	require.ErrorContains(t, err, "UDP port 4791 is taken")
+	require.Equal(t, 1, strings.Count(err.Error(), "listen on"), err)
 	_, err = p.Listen(l.Addr())
 	require.ErrorContains(t, err, "in use")
 }

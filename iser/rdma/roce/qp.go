@@ -43,7 +43,8 @@ type queuePair struct {
 // News of a step are told once the lock is released.
 type news struct {
 	sends, recvs bool // completions
-	heard        bool
+	heard        bool // the first packet
+	failed       bool
 }
 
 const (
@@ -246,22 +247,33 @@ func (q *queuePair) deadlineLocked() time.Time {
 	return q.core.Deadline()
 }
 
-// unlock ends a step: it releases the lock, wakes who waits for completions, and has the connection manager told once
-// of the error state and of the first packet. No port's lock is held, except from fail and start, which have no such
-// news.
+// unlock ends a step: it releases the lock and tells what is new. No port's lock is held, except from fail and start,
+// which have no news for the connection manager.
 func (q *queuePair) unlock() {
+	n := q.newsLocked()
+	q.mu.Unlock()
+	q.tell(n)
+}
+
+// newsLocked takes the news, to be told when no lock is held.
+func (q *queuePair) newsLocked() news {
 	n := q.news
 	q.news = news{}
-	failed := q.core != nil && q.core.Failed() && !q.told
-	q.told = q.told || failed
-	q.mu.Unlock()
+	n.failed = q.core != nil && q.core.Failed() && !q.told
+	q.told = q.told || n.failed
+	return n
+}
+
+// tell wakes who waits for completions, and has the connection manager told once of the error state and of the first
+// packet.
+func (q *queuePair) tell(n news) {
 	if n.sends {
 		q.sendCQ.signal()
 	}
 	if n.recvs {
 		q.recvCQ.signal()
 	}
-	if failed {
+	if n.failed {
 		q.ep.failed()
 	} else if n.heard {
 		q.ep.confirm()
