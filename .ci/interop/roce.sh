@@ -54,11 +54,12 @@ roce_targets() {
 netem() {
 	local cmd=$1 e offload=off; shift
 	[ "$cmd" != del ] || offload=on
-	for e in "1 vethR" "ns vethN" "ns vethA" "ns2 vethB"; do
-		in_namespace ${e% *} ethtool -K ${e#* } tx-udp-segmentation $offload
-		in_namespace ${e% *} tc qdisc "$cmd" dev ${e#* } root "$@"
+	for e in $ENDS; do
+		in_namespace ${e%:*} ethtool -K ${e#*:} tx-udp-segmentation $offload
+		in_namespace ${e%:*} tc qdisc "$cmd" dev ${e#*:} root "$@"
 	done
 }
+ENDS="1:vethR ns:vethN ns:vethA ns2:vethB"
 # in_namespace NAME COMMAND...: 1 is the initial one
 in_namespace() {
 	local ns=$1; shift
@@ -78,6 +79,7 @@ lossy() {
 	netem add netem limit 10000 loss 1% reorder 5% 50% delay 1ms
 	FIO_SIZE=4m VERIFY_SIZE=4MiB COPY=2 FILES=200001 LOGIN=node.conn[0].timeo.noop_out_timeout=60
 	"$@"
+	for e in $ENDS; do in_namespace ${e%:*} tc -s qdisc show dev ${e#*:}; done # what was lost
 }
 
 # we_listen PROGRAM COUNT SIZE COMMAND...: our peer listens, the kernel's program connects
@@ -112,7 +114,10 @@ roce_rping_ipv6() {
 roce_ucmatose_to_us() { we_listen ucmatose 50 50000 ucmatose -s $CLIENT_IP -p 7174 -c 1 -C 50 -S 50000; }
 roce_ucmatose_from_us() { we_connect ucmatose 50 50000 ucmatose -b $RXE_IP -p 7174 -c 1 -C 50 -S 50000; }
 
-perftest() { we_listen perftest 1 65536 "$1" -R -F -p 7174 -s 65536 -n "$2" $CLIENT_IP; }
+perftest() { # PROGRAM COUNT
+	we_listen "$1" "$2" 65536 "$1" -R -F -p 7174 -s 65536 -n "$2" $CLIENT_IP
+	we_connect "$1" "$2" 65536 "$1" -R -F -p 7174 -s 65536 -n "$2" -d rxe1
+}
 roce_ib_write_bw() { perftest ib_write_bw 500; }
 roce_ib_read_bw() { perftest ib_read_bw 500; }
 roce_ib_send_bw() { perftest ib_send_bw 500; }
@@ -145,10 +150,10 @@ lossy_fio_file() { lossy to_us fio_file; }
 lossy_iser_to_lio() { lossy from_us iser_to $RXE_IP:3262 $NAME:lio 0; }
 lossy_iser_to_stgt() { lossy from_us iser_to $RXE_IP:3260 $NAME:stgt 1; }
 
-# Both ends ours, so it can be more.
-lossy_ours_to_ours() {
-	lossy
+# Both ends ours, so it can be more. host.sh does 1 GiB.
+ours_to_ours() {
 	time in_namespace ns2 ./iser verify "iser://$OURS_PORTAL/$NAME:ram/0?rdma=roce" -q --size 256MiB --bs mixed --depth 32 --destructive --dump "$OUT"
 }
+lossy_ours_to_ours() { lossy ours_to_ours; }
 
 roce_daemon_is_well() { ends_well iserd-roce; }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Build everything with RDMA device support and run the interoperability cases of guest.sh in a virtual
-# machine: `make interop`. What the cases leave goes to $INTEROP_OUT (default: a folder below /tmp, named
-# at the end). CASES="a b" selects cases.
+# Build everything with RDMA device support, run host.sh here, and the interoperability cases of guest.sh and
+# roce.sh in a virtual machine: `make interop`. What the cases leave goes to $INTEROP_OUT (default: a folder
+# below /tmp, named at the end). CASES="a b" selects cases; host_lossy is that of host.sh.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
@@ -15,6 +15,12 @@ for h in infiniband/verbs.h rdma/rdma_cma.h iscsi/iscsi.h; do
 		exit 1
 	}
 done
+for c in ip tc ethtool nft; do
+	command -v $c > /dev/null || {
+		echo "interop: there is no $c here: apt-get install iproute2 ethtool nftables" >&2
+		exit 1
+	}
+done
 export CGO_ENABLED=1
 cd "$root"
 go build -tags rdma -o "$bin/" ./cmd/iserd ./cmd/iser
@@ -23,6 +29,12 @@ go test -tags rdma -c -o "$bin/verbs.test" ./iser/rdma/verbs
 gcc -O2 -Wall -o "$bin/libiscsi-dd" "$here/libiscsi-dd.c" -liscsi
 
 status=0
-"$here/../vm/run.sh" -t 2400 -m 3072 -o "$out" -e CASES="${CASES:-}" "$here/guest.sh" "$here/roce.sh" "$here/rxe-skip" "$bin"/* || status=$?
+cases=${CASES:-}
+if [ -z "$cases" ] || [[ " $cases " = *" host_lossy "* ]]; then
+	"$here/host.sh" "$bin" "$out" || status=$?
+	cases=${cases/host_lossy/}
+	[ -z "${CASES:-}" ] || [ -n "${cases// /}" ] || exit $status
+fi
+"$here/../vm/run.sh" -t 2400 -m 3072 -o "$out" -e CASES="$cases" "$here/guest.sh" "$here/roce.sh" "$here/rxe-skip" "$bin"/* || status=$?
 echo "interop: logs in $out" >&2
 exit $status

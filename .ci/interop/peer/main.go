@@ -1,8 +1,8 @@
 // Peer is the far end of programs that come with librdmacm and perftest, over our own RoCE: rping, ucmatose, and
-// ib_write_bw, ib_read_bw and ib_send_bw with -R (as their server). It checks the bytes where those programs' own
-// ends do, ends after one run, and fails if the run did.
+// ib_write_bw, ib_read_bw and ib_send_bw with -R. It checks the bytes where those programs' own ends do, ends after one
+// run, and fails if the run did.
 //
-//	peer rping|ucmatose|perftest [-c] [-source ADDRESS] [-n COUNT] [-size BYTES] [-limit DURATION] ADDRESS:PORT
+//	peer PROGRAM [-c] [-source ADDRESS] [-n COUNT] [-size BYTES] [-limit DURATION] ADDRESS:PORT
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	fs.IntVar(&o.size, "size", 4096, "bytes of each")
 	limit := fs.Duration("limit", time.Minute, "time for all")
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "peer: want rping, ucmatose or perftest")
+		fmt.Fprintln(os.Stderr, "peer: want the name of a program")
 		os.Exit(2)
 	}
 	_ = fs.Parse(os.Args[2:]) // it exits
@@ -60,9 +60,11 @@ func run(ctx context.Context, program string, active bool, source, address strin
 		}
 	}
 	roles := map[string][2]role{
-		"rping":    {rpingServer, rpingClient},
-		"ucmatose": {ucmatoseServer, ucmatoseClient},
-		"perftest": {perftestServer, nil},
+		"rping":       {rpingServer, rpingClient},
+		"ucmatose":    {ucmatoseServer, ucmatoseClient},
+		"ib_write_bw": {perftestServer, bandwidth{rdma.OpWrite, 3, true}.client},
+		"ib_read_bw":  {perftestServer, bandwidth{rdma.OpRead, 3, true}.client},
+		"ib_send_bw":  {perftestServer, bandwidth{rdma.OpSend, 4, false}.client},
 	}
 	r := roles[program][0]
 	if active {
