@@ -204,6 +204,7 @@ func (o *port) transmit(now time.Time) {
 		if out != nil {
 			o.bursts = append(o.bursts, out.bursts...)
 		}
+		q.signalLocked()
 		o.arm(q.deadlineLocked(), false)
 	}
 	if len(o.bursts) > 0 {

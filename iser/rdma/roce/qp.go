@@ -247,6 +247,18 @@ func (q *queuePair) deadlineLocked() time.Time {
 	return q.core.Deadline()
 }
 
+// signalLocked wakes who waits for completions before the step's packets are sent: the system call that sends an
+// acknowledgement takes about as long as the waiter takes to run.
+func (q *queuePair) signalLocked() {
+	if q.news.sends {
+		q.sendCQ.signal()
+	}
+	if q.news.recvs {
+		q.recvCQ.signal()
+	}
+	q.news.sends, q.news.recvs = false, false
+}
+
 // unlock ends a step: it releases the lock and tells what is new. No port's lock is held, except from fail and start,
 // which have no news for the connection manager.
 func (q *queuePair) unlock() {
