@@ -35,6 +35,8 @@ const (
 	// collectEvery: garbage is collected between simulations, not during one, where it would have goroutines change
 	// places.
 	collectEvery = 8
+	// patience is for one simulation that hangs where the bubble does not notice: at a lock.
+	patience = 2 * time.Minute
 )
 
 // A laboratory is where simulations run, one at a time.
@@ -61,6 +63,11 @@ func (l *laboratory) run(seed uint64, c climate, p planted, tap func(link.Event)
 	if l.runs++; l.runs%collectEvery == 0 {
 		runtime.GC()
 	}
+	alarm := time.AfterFunc(patience, func() {
+		debug.SetTraceback("all")
+		panic(fmt.Sprintf("seed %d, %s network: no end in %v", seed, c.name, patience))
+	})
+	defer alarm.Stop()
 	pprof.Do(context.Background(), pprof.Labels("seed", fmt.Sprint(seed)), func(context.Context) {
 		w = runStack(l.t, seed, c, p, l.memory, tap)
 	})
@@ -90,7 +97,7 @@ func seeds() (first, count, repeats uint64) {
 
 // The whole stack, two initiators and one target, over networks of every kind: each read returns what was last
 // acknowledged as written, or what may have been written since; completions come in order; and no memory is touched
-// that is no longer the toucher's. More seeds find rarer things: go test -run TestStack -seeds 50000.
+// that is no longer the toucher's. More seeds find rarer things: go test ./iser/rdma/roce -run 'TestStack$' -seeds 50000.
 func TestStack(t *testing.T) {
 	lab := newLaboratory(t)
 	sums := make(map[string]*summary)

@@ -18,7 +18,7 @@ import (
 //
 //   - completions come in the order of the posts, once each, none for a queue pair that is closed, and after an error
 //     nothing succeeds;
-//   - what a Send reads does not change before it has completed (DESIGN.md 5, rule 1);
+//   - what a Send reads does not change before it has completed, for until then the device may read it again;
 //   - memory offered to the peer with a command is offered to no other command before that one's response, does not
 //     change meanwhile if the peer may only read it, and does not change afterwards until it is offered again;
 //   - memory is not deregistered while a queue pair may still use it.
@@ -310,7 +310,6 @@ func (q *watchedQP) PostSend(wrs []rdma.SendWR) (int, error) {
 		p := post{id: q.w.next(), user: wr.ID, signaled: wr.Flags&rdma.Signaled != 0, op: wr.Op, sgl: slices.Clone(wr.SGL)}
 		if isSend(wr.Op) {
 			p.sum = q.w.sum(wr.SGL)
-			q.w.sending(q.w.first(wr.SGL))
 		}
 		q.w.faults.posting(q.w, &p)
 		q.sends.posted = append(q.sends.posted, p)
@@ -321,6 +320,11 @@ func (q *watchedQP) PostSend(wrs []rdma.SendWR) (int, error) {
 	q.w.mu.Lock()
 	defer q.w.mu.Unlock()
 	q.sends.drop(len(wrs) - n)
+	for i := range wrs[:n] {
+		if isSend(wrs[i].Op) {
+			q.w.sending(q.w.first(wrs[i].SGL))
+		}
+	}
 	q.w.faults.posted(q.w, wrs[:n])
 	return n, err
 }
