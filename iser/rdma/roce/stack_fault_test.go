@@ -17,6 +17,7 @@ type faults struct {
 	earlyRead  bool // an RDMA Read completes before its data is in memory
 	earlySend  bool // a message is delivered before the data of the RDMA Writes before it is in memory
 	staleOffer bool // an RDMA Write for a command that has been answered is still let in, where its memory is in use again
+	endedOffer bool // the same, where its memory is not in use
 	swapped    bool // two completions change places
 	twice      bool // a completion is given twice
 	reused     bool // what a Send reads is overwritten once it is posted
@@ -109,6 +110,11 @@ func (f *faults) offered(o, old *offer) {
 func (f *faults) answered(o *offer) {
 	if f.earlySend && o.before != nil {
 		f.delay(o.mem(), o.before)
+	}
+	if f.armed && f.endedOffer && o.write {
+		late := bytes.Clone(o.mem())
+		late[0] ^= 1
+		f.late = append(f.late, placement{o.mem(), late})
 	}
 	if s := o.stale; s != nil {
 		copy(s.mem(), s.before)

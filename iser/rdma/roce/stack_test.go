@@ -117,7 +117,7 @@ func TestStack(t *testing.T) {
 	var all summary
 	for _, c := range climates() {
 		if s := sums[c.name]; s != nil {
-			t.Logf("%-10s  %+v", c.name, *s)
+			t.Logf("%-10s  %v", c.name, s)
 			all.add(s)
 		}
 	}
@@ -140,6 +140,11 @@ func (s *summary) assertThatAllHappened(t *testing.T) {
 	} {
 		assert.Positive(t, n, what)
 	}
+}
+
+func (s *summary) String() string {
+	return fmt.Sprintf("%d sessions, %d died; commands: %d done, %d given up, %d failed; %d packets, %d again, %d timeouts, %d out of order",
+		s.sessions, s.deaths, s.done, s.aborted, s.refused, s.qp.Sent, s.qp.Retransmits, s.qp.Timeouts, s.qp.OutOfOrder)
 }
 
 func (s *summary) add(o *summary) {
@@ -173,7 +178,8 @@ func addCounters(c *rc.Counters, o rc.Counters) {
 }
 
 // A checker that cannot fail proves nothing: each planted fault is seen by it, in networks in which nothing goes wrong
-// without it. The first three are those of a wrong provider; the others show that the checks of a watch can fail.
+// without it. The first five are seen in the data or the memory, by what they do; the others show that each check of a
+// watch can fail.
 func TestStackCheckerSeesPlantedFaults(t *testing.T) {
 	const tries = 20
 	fair, lossy := climates()[0], climates()[1]
@@ -184,6 +190,7 @@ func TestStackCheckerSeesPlantedFaults(t *testing.T) {
 	}{
 		{"skip a retransmission", lossy, planted{skip: true}},
 		{"accept a stale key", fair, planted{hosts: faults{staleOffer: true}}},
+		{"accept a stale key to unused memory", fair, planted{hosts: faults{endedOffer: true}}},
 		{"acknowledge a Write before it is placed", fair, planted{hosts: faults{earlySend: true}}},
 		{"complete a Read before it is placed", fair, planted{target: faults{earlyRead: true}}},
 		{"change the order of completions", fair, planted{target: faults{swapped: true}}},
@@ -193,6 +200,7 @@ func TestStackCheckerSeesPlantedFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			lab := newLaboratory(t)
 			for seed := range uint64(tries) {
+				require.NoError(t, lab.run(seed, c.climate, planted{}, nil).err, "seed %d without the fault", seed)
 				if w := lab.run(seed, c.climate, c.planted, nil); w.err != nil {
 					t.Logf("seed %d: %v", seed, w.err)
 					return
