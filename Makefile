@@ -3,6 +3,7 @@
 GO      ?= go
 BIN     := bin
 PKGS    := ./...
+PEER    := ./.ci/interop/peer # ./... leaves it out
 TOOL    := $(GO) tool -modfile=cmd/tools/go.mod
 FUZZFOR ?= 10s
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -29,8 +30,8 @@ interop: ## the real kernel, LIO, stgt and libiscsi in a QEMU VM; needs root on 
 
 lint: ## gofumpt, go vet, staticcheck, go fix, go mod tidy: each must find nothing (2 min cold)
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofumpt would change:"; echo "$$out"; exit 1; }
-	$(GO) vet $(PKGS)
-	$(TOOL) staticcheck $(PKGS)
+	$(GO) vet $(PKGS) $(PEER)
+	$(TOOL) staticcheck $(PKGS) $(PEER)
 	$(GO) fix -diff $(PKGS)
 	$(GO) mod tidy -diff
 	@if echo '#include <infiniband/verbs.h>' | $(CC) -E - >/dev/null 2>&1; then \
