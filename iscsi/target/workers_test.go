@@ -11,6 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// waitWoken waits until something was put into c's empty inbox. It does not look into the inbox: that one's lock is held
+// over Wake, which takes the datamover's.
+func waitWoken(t *testing.T, c *conn) {
+	t.Helper()
+	dm := c.dm.(*fakeDM)
+	dm.waitFor(t, "a worker", func() bool {
+		woken := dm.woken
+		dm.woken = false
+		return woken
+	})
+}
+
 // TestWorkersAreFair: with all goroutines and more stuck in two units, a third runs at once; no unit has more than
 // half of the workers, and all that was queued is done in the end.
 func TestWorkersAreFair(t *testing.T) {
@@ -51,11 +63,7 @@ func TestWorkersAreFair(t *testing.T) {
 			n -= len(items)
 			left.Add(-int32(len(items)))
 			if len(items) == 0 {
-				c.dm.(*fakeDM).waitFor(t, "a worker", func() bool {
-					c.inbox.mu.Lock()
-					defer c.inbox.mu.Unlock()
-					return len(c.inbox.items) > 0
-				})
+				waitWoken(t, c)
 			}
 		}
 		require.Zero(t, n)
@@ -71,7 +79,8 @@ func TestWorkersAreFair(t *testing.T) {
 		done(1)
 	}
 	w.mu.Lock()
-	assert.Equal(t, limit, w.running)
+	assert.Equal(t, limit/2, queues[0].running)
+	assert.Equal(t, limit/2, queues[1].running)
 	w.mu.Unlock()
 	last := submit(0)
 	assert.True(t, w.cancel(last))
@@ -124,11 +133,7 @@ func TestWorkersUnderLoad(t *testing.T) {
 		items := c.inbox.take()
 		n -= len(items)
 		if len(items) == 0 {
-			c.dm.(*fakeDM).waitFor(t, "a worker", func() bool {
-				c.inbox.mu.Lock()
-				defer c.inbox.mu.Unlock()
-				return len(c.inbox.items) > 0
-			})
+			waitWoken(t, c)
 		}
 	}
 	w.close()
