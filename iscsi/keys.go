@@ -131,7 +131,7 @@ var keyTable = [keyCount]keyRow{
 		want: func(n *Negotiation) uint32 { return n.config.DefaultTime2Retain },
 		set:  func(p *Params, v uint32) { p.DefaultTime2Retain = v },
 	},
-	// Recovery levels 1 and 2 are not implemented: no peer over RDMA offers them (ISER 3.9).
+	// Recovery levels 1 and 2 are not implemented: no peer over RDMA offers them (ISER.md 3.9).
 	{
 		name: "ErrorRecoveryLevel", kind: kindMin, use: offerNormal | offerDiscovery, max: 2, def: 0,
 		set: func(p *Params, v uint32) { p.ErrorRecoveryLevel = v },

@@ -212,7 +212,7 @@ func (n *Negotiation) answers(kvs []KeyValue) (answers []KeyValue, err error) {
 
 // mayDeclare reports whether a target now declares its MaxRecvDataSegmentLength: once over TCP, and in
 // RDMA discovery only if the initiator has declared its own, since initiators fail a login for keys that
-// they have not asked for (ISER 2.3).
+// they have not asked for (ISER.md 2.3).
 func (n *Negotiation) mayDeclare() bool {
 	if n.role != Target || n.declared || n.fullFeature {
 		return false

@@ -12,7 +12,7 @@ import (
 // Bounds of a session.
 const (
 	maxManagement     = 4 // pings and task management of callers, outstanding
-	maxAborts         = 4 // ABORT TASK outstanding; targets keep few receive buffers for immediate PDUs (ISER 3.10)
+	maxAborts         = 4 // ABORT TASK outstanding; targets keep few receive buffers for immediate PDUs (ISER.md 3.10)
 	managementTimeout = 10 * time.Second
 	logoutTimeout     = 3 * time.Second
 	maxDrain          = 10 * time.Second // the longest that a target's wish for a logout waits for commands

@@ -169,7 +169,7 @@ func TestStatSNIsFollowedAcrossTheWrap(t *testing.T) { // LG-04
 	require.NoError(t, b.err)
 }
 
-func TestITTIsNotReusedSoon(t *testing.T) { // checklist 143, ISER 4.6 rule 7
+func TestITTIsNotReusedSoon(t *testing.T) { // checklist 143, ISER.md 4.6 rule 7
 	b := newBench(1)
 	seen := map[uint32]bool{}
 	for i := range 1000 {

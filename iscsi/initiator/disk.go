@@ -14,7 +14,7 @@ import (
 
 // Bounds of a disk's I/O.
 const (
-	// maxPiece is the longest single READ or WRITE, bytes: stgt closes the connection on more (ISER 9.3).
+	// maxPiece is the longest single READ or WRITE, bytes: stgt closes the connection on more (ISER.md 9.3).
 	maxPiece = 512 << 10
 	// maxPieces is how many pieces of one call run side by side.
 	maxPieces = 8

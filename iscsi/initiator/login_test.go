@@ -46,7 +46,7 @@ func granted() iscsi.LoginResponse {
 	}
 }
 
-func TestLoginIsOnePDU(t *testing.T) { // ISER 6.3
+func TestLoginIsOnePDU(t *testing.T) { // ISER.md 6.3
 	l := newLogin(testOptions(t), iserLike, "iqn.2026-01.test:disk")
 	assert.True(t, l.asksFullFeature())
 	req, text := ask(t, l)

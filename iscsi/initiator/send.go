@@ -102,7 +102,7 @@ func (c *core) manage(now time.Time, r *request) {
 	panic("initiator: more management requests than slots")
 }
 
-// ping sends a NOP-Out without data: LIO does not echo data (ISER 9.4).
+// ping sends a NOP-Out without data: LIO does not echo data (ISER.md 9.4).
 func (c *core) ping(now time.Time, slot int, r *request) {
 	m := c.takeSlot(now, slot, iscsi.OpNOPOut, r)
 	(&iscsi.NOPOut{Immediate: true, ITT: m.itt, TTT: iscsi.ReservedTag, CmdSN: c.cmdSN, ExpStatSN: c.seq.StatSN}).Put(&c.bhs)

@@ -7,7 +7,7 @@ import (
 )
 
 // An ITT is a generation and the index of a slot, so that no value comes back soon (RFC 7143, 11.2.1.8;
-// ISER 4.6, rule 7). The indexes of tasks, of management requests and of the ABORT TASK for a task are
+// ISER.md 4.6, rule 7). The indexes of tasks, of management requests and of the ABORT TASK for a task are
 // apart from each other; none makes the reserved tag.
 const (
 	indexBits       = 12
@@ -26,7 +26,7 @@ func makeITT(generation uint32, index int) uint32 { return generation<<indexBits
 //	           └─► free (gave up before it was sent)
 //
 // The caller is told when both the response and the release are there, or at once when its buffers have
-// been detached. The slot is free when nothing can refer to it any more (DESIGN 5, ISER 4.6).
+// been detached. The slot is free when nothing can refer to it any more (ISER.md 4.6).
 type task struct {
 	transfer iscsi.Transfer
 	req      *request // nil once the caller has been told
