@@ -74,9 +74,11 @@ to_us() { PORTAL=$ROCE_PORTAL; "$@"; }
 # from_us CASE...: a case of guest.sh with iser on roce
 from_us() { ISER="ip netns exec ns ./iser --source ${SOURCE:-$CLIENT_IP}" QUERY=?rdma=roce; "$@"; }
 
-# What rxe has lost it misses after seconds: little data, and patience. Now and then rxe (6.12) answers nothing more on
-# a queue pair, for seconds or for good, although all arrives: then a session ends, open-iscsi makes another and repeats
-# what was under way. That is not a failure of a case; a wrong byte is.
+# Little data, and patience: rxe misses some losses after seconds only. And a queue pair of rxe's (6.12) on which the
+# kernel registers memory often dies of a retry: req_retry goes back over the registrations, rxe_reg_fast_mr refuses the
+# second (the region is not free), and the queue pair goes to the error state with nothing but flushes, which ib_iser
+# passes over in silence. Our side then ends the session (transport retry counter exceeded), open-iscsi makes another and
+# repeats what was under way. That is not a failure of a case; a wrong byte is.
 lossy() {
 	netem add netem limit 10000 loss 1% reorder 5% 50% delay 1ms
 	FIO_SIZE=4m VERIFY_SIZE=4MiB COPY=2 FILES=200001 LOGIN=node.conn[0].timeo.noop_out_timeout=60
