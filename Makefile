@@ -21,11 +21,11 @@ build: ## build iserd and iser into bin/, without cgo (20 s cold)
 demo: build ## serve a RAM disk over iSER, log in, write, verify, show the order of events (30 s cold, 5 s warm)
 	$(BIN)/iser demo
 
-test: ## all tests with the race detector in random order, then once more without cgo (5 min)
+test: ## all tests with the race detector in random order, then once more without cgo (3 min)
 	$(GO) test -race -shuffle=on -timeout 10m $(PKGS)
 	CGO_ENABLED=0 $(GO) test -timeout 10m $(PKGS)
 
-interop: ## the real kernel, LIO, stgt and libiscsi in a QEMU VM; needs root on Debian 12 (20 min)
+interop: ## the real kernel, LIO, stgt and libiscsi in a QEMU VM; needs root on Debian 12 (12 min)
 	.ci/interop/run.sh
 
 lint: ## gofumpt, go vet, staticcheck, go fix, go mod tidy: each must find nothing (2 min cold)
@@ -38,7 +38,7 @@ lint: ## gofumpt, go vet, staticcheck, go fix, go mod tidy: each must find nothi
 		echo '$(GO) vet -tags rdma ./iser/rdma/verbs'; $(GO) vet -tags rdma ./iser/rdma/verbs; \
 	else echo 'lint: libibverbs-dev is not installed: the verbs provider was not vetted'; fi
 
-bench: ## benchmarks of codec and data path: ns, bytes/s, allocations (3 min)
+bench: ## benchmarks of codec and data path: ns, bytes/s, allocations (2 min)
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime 0.5s $(PKGS) | grep -v -e 'no test files' -e '^ok'
 
 fuzz: ## each fuzz target for FUZZFOR=10s (4 min)
