@@ -50,6 +50,11 @@ type Info struct {
 	NeverBlocks bool
 	// Thin: unwritten or unmapped ranges take no space and read as zeros.
 	Thin bool
+	// UnmapGranularity is the unit in which an Unmapper frees space, in bytes; 0 without one.
+	UnmapGranularity int
+	// AtomicBytes is the largest write, in bytes, that is found whole or not at all after a crash, aligned to
+	// its own size; 0 promises nothing beyond a block of BlockSize.
+	AtomicBytes int
 }
 
 // A Mapper's bytes lie in memory: Map returns those at [off, off+n) without a copy, and Memory the whole

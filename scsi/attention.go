@@ -42,11 +42,18 @@ type Nexus struct {
 // Initiator is the initiator port's name.
 func (n *Nexus) Initiator() string { return n.initiator }
 
+// NexusConfig describes an I_T nexus.
+type NexusConfig struct {
+	// Initiator is the initiator port's name: iSCSI name, ",i,0x", ISID (RFC 7143, 4.2.7).
+	Initiator string
+	// RelativePort is the relative target port identifier, which also is the portal group tag in the
+	// target port's name.
+	RelativePort uint16
+}
+
 // Attach makes the nexus of a session; its first command gets POWER ON (29/00) once per logical unit.
-// initiator is the initiator port's name (iSCSI name, ",i,0x", ISID). relativePort is the relative target
-// port, which also is the portal group tag in the target port's name.
-func (d *Device) Attach(initiator string, relativePort uint16) *Nexus {
-	n := &Nexus{initiator: initiator, relativePort: relativePort, pending: make(map[*LogicalUnit]attention)}
+func (d *Device) Attach(c NexusConfig) *Nexus {
+	n := &Nexus{initiator: c.Initiator, relativePort: c.RelativePort, pending: make(map[*LogicalUnit]attention)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.nexuses[n] = struct{}{}

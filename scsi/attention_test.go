@@ -25,7 +25,7 @@ func (b *bench) add(lun int, id string) {
 
 func TestPowerOnComesOncePerNexusAndUnit(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
-	x, y := &bench{t: t, d: d, nexus: d.Attach("x", 1)}, &bench{t: t, d: d, nexus: d.Attach("y", 1)}
+	x, y := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}, &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "y", RelativePort: 1})}
 	x.add(0, "a")
 	x.add(300, "b")
 	for _, b := range []*bench{x, y} {
@@ -35,7 +35,7 @@ func TestPowerOnComesOncePerNexusAndUnit(t *testing.T) {
 			assert.Empty(t, b.ready(lun))
 		}
 	}
-	again := &bench{t: t, d: d, nexus: d.Attach("x", 1)}
+	again := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 	assert.Equal(t, "6/29/00", again.ready(0))
 }
 
@@ -43,7 +43,7 @@ func TestAttentionAnswersEveryCommandButThree(t *testing.T) {
 	for i := range operations {
 		op := &operations[i]
 		d := NewDevice(DeviceConfig{})
-		b := &bench{t: t, d: d, nexus: d.Attach("x", 1)}
+		b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 		b.add(0, "a")
 		cdb := []byte(op.usage[:1] + string(make([]byte, len(op.usage)-1)))
 		if op.action != noAction {
@@ -57,7 +57,7 @@ func TestAttentionAnswersEveryCommandButThree(t *testing.T) {
 		}
 	}
 	d := NewDevice(DeviceConfig{})
-	b := &bench{t: t, d: d, nexus: d.Attach("x", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 	b.add(0, "a")
 	assert.Equal(t, "6/29/00", b.run(0, []byte{0xff}, 0, nil).sense(), "unknown opcode")
 	assert.Equal(t, "5/20/00", b.run(0, []byte{0xff}, 0, nil).sense())
@@ -65,7 +65,7 @@ func TestAttentionAnswersEveryCommandButThree(t *testing.T) {
 
 func TestRequestSenseTakesTheAttention(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
-	b := &bench{t: t, d: d, nexus: d.Attach("x", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 	b.add(0, "a")
 	assert.Equal(t, golden(t, "70 00 06 00000000 0a 00000000 29 00 00 000000"), b.run(0, requestSense, 252, nil).data)
 	assert.Empty(t, b.ready(0))
@@ -76,7 +76,7 @@ func TestRequestSenseTakesTheAttention(t *testing.T) {
 
 func TestAttentionsComeInOrderOfPrecedence(t *testing.T) {
 	b := newBench(t, newMemory(4096))
-	other := &bench{t: t, d: b.d, nexus: b.d.Attach("j", 1)}
+	other := &bench{t: t, d: b.d, nexus: b.d.Attach(NexusConfig{Initiator: "j", RelativePort: 1})}
 	require.Equal(t, "6/29/00", other.ready(0))
 	b.add(1, "b")
 	require.NoError(t, b.lu.CapacityChanged())
@@ -134,7 +134,7 @@ func TestReusedNumberOwesAnAttentionBeforeMediaAccess(t *testing.T) {
 
 func TestAbsentUnits(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
-	b := &bench{t: t, d: d, nexus: d.Attach("x", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 	b.add(3, "only")
 	for _, lun := range []uint64{0, lunAt(4), lunAt(MaxLUN), 0xc101 << 48, 1, 0x0103 << 48, 0x8003 << 48} {
 		data := inquiry(b, lun, 0, 0).data
@@ -155,7 +155,7 @@ func TestAbsentUnits(t *testing.T) {
 
 func TestReportLUNs(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
-	b := &bench{t: t, d: d, nexus: d.Attach("x", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 	for _, n := range []int{0, 255, 256, MaxLUN, 7} {
 		b.add(n, "x")
 	}

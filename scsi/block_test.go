@@ -86,7 +86,7 @@ func TestLength0OfRead6Is256Blocks(t *testing.T) {
 	b := &bench{t: t, d: NewDevice(DeviceConfig{MaxTransfer: 256 * 512})}
 	_, err := b.d.Add(0, newMemory(300*512), LUConfig{ID: "x"})
 	require.NoError(t, err)
-	b.nexus = b.d.Attach("i", 1)
+	b.nexus = b.d.Attach(NexusConfig{Initiator: "i", RelativePort: 1})
 	b.run(0, make([]byte, 6), 0, nil)
 	assert.EqualValues(t, 256*512, b.run(0, cdb6(0x08, 0, 0), 1<<20, nil).InData)
 	assert.Equal(t, "5/21/00", b.run(0, cdb6(0x08, 45, 0), 1<<20, nil).sense())
@@ -308,7 +308,7 @@ func TestReadOnlyUnitRefusesWrites(t *testing.T) {
 		d := NewDevice(DeviceConfig{})
 		_, err := d.Add(0, m, LUConfig{ID: "x", ReadOnly: c.lu})
 		require.NoError(t, err)
-		b := &bench{t: t, d: d, nexus: d.Attach("i", 1)}
+		b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "i", RelativePort: 1})}
 		b.run(0, make([]byte, 6), 0, nil)
 		for _, op := range []byte{0x8a, 0x8e} {
 			assert.Equal(t, "7/27/00", b.run(0, cdb16(op, 0, 0, 1), 0, blocksOf('x', 1)).sense())
@@ -422,7 +422,7 @@ func TestVerifyReadsLongExtentsInChunks(t *testing.T) {
 	m.b[1000*512+3] = 'z'
 	_, err := d.Add(0, m, LUConfig{ID: "x"})
 	require.NoError(t, err)
-	b := &bench{t: t, d: d, nexus: d.Attach("i", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "i", RelativePort: 1})}
 	b.run(0, make([]byte, 6), 0, nil)
 	assert.Equal(t, Good, b.run(0, cdb16(0x8f, 6, 0, 1000), 0, blocksOf('q', 1)).Status)
 	r := b.run(0, cdb16(0x8f, 6, 0, 1001), 0, blocksOf('q', 1))
@@ -435,7 +435,7 @@ func TestBlocksOf4096(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
 	_, err := d.Add(0, m, LUConfig{ID: "x", BlockSize: 4096})
 	require.NoError(t, err)
-	b := &bench{t: t, d: d, nexus: d.Attach("i", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "i", RelativePort: 1})}
 	b.run(0, make([]byte, 6), 0, nil)
 	assert.Equal(t, []byte{0, 0, 0, 255, 0, 0, 16, 0}, b.run(0, cdb10(0x25, 0, 0, 0), 8, nil).data)
 	data := bytes.Repeat([]byte{'d'}, 4096)

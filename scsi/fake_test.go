@@ -76,7 +76,7 @@ func newBench(t testing.TB, s backstore.Store) *bench {
 	var err error
 	b.lu, err = b.d.Add(0, s, LUConfig{ID: "unit 0"})
 	require.NoError(t, err)
-	b.nexus = b.d.Attach("iqn.2026-01.test:i,i,0x0", 1)
+	b.nexus = b.d.Attach(NexusConfig{Initiator: "iqn.2026-01.test:i,i,0x0", RelativePort: 1})
 	require.Equal(t, "6/29/00", b.run(0, []byte{0, 0, 0, 0, 0, 0}, 0, nil).sense())
 	return b
 }

@@ -57,7 +57,7 @@ func TestInquiryNamesAreCutAndMadeGraphic(t *testing.T) {
 	d := NewDevice(DeviceConfig{Vendor: "MUCHTOOLONG", Product: "a\nb", Revision: "12345"})
 	_, err := d.Add(0, newMemory(512), LUConfig{ID: "x"})
 	require.NoError(t, err)
-	b := &bench{t: t, d: d, nexus: d.Attach("i", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "i", RelativePort: 1})}
 	assert.Equal(t, "MUCHTOOLa b             1234", string(inquiry(b, 0, 0, 0).data[8:36]))
 }
 
@@ -112,7 +112,7 @@ func TestIdentityFollowsID(t *testing.T) {
 		_, err := d.Add(i, newMemory(512), LUConfig{ID: id})
 		require.NoError(t, err)
 	}
-	b := &bench{t: t, d: d, nexus: d.Attach("i", 1)}
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "i", RelativePort: 1})}
 	page := func(n int, p byte) []byte { return inquiry(b, lunAt(n), 1, p).data }
 	for _, p := range []byte{0x80, 0x83} {
 		assert.Equal(t, page(0, p), page(2, p))

@@ -135,7 +135,7 @@ func TestToleratedBits(t *testing.T) {
 func TestStoppedUnit(t *testing.T) {
 	m := newMemory(4096)
 	b := newBench(t, m)
-	other := &bench{t: t, d: b.d, nexus: b.d.Attach("j", 1)}
+	other := &bench{t: t, d: b.d, nexus: b.d.Attach(NexusConfig{Initiator: "j", RelativePort: 1})}
 	other.run(0, make([]byte, 6), 0, nil)
 	stop, start := []byte{0x1b, 0, 0, 0, 0, 0}, []byte{0x1b, 0, 0, 0, 1, 0}
 	require.Equal(t, Good, b.run(0, stop, 0, nil).Status)

@@ -140,7 +140,7 @@ func TestAddAndRemoveUnderIO(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			b := &bench{t: t, d: d, nexus: d.Attach("x", 1)}
+			b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 			defer d.Detach(b.nexus)
 			generation := byte(0)
 			for {
@@ -173,7 +173,7 @@ func TestAddAndRemoveUnderIO(t *testing.T) {
 		_, err := d.Add(5, m, LUConfig{ID: "x"})
 		require.NoError(t, err)
 		d.ResetLU(lunAt(5), nil)
-		b := &bench{t: t, d: d, nexus: d.Attach("adder", 1)}
+		b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "adder", RelativePort: 1})}
 		b.ready(5)
 		assert.Equal(t, byte(i+1), b.run(lunAt(5), cdb10(0x28, 0, 1, 1), 512, nil).data[0])
 		d.Detach(b.nexus)

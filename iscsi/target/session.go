@@ -194,7 +194,10 @@ func (c *conn) open(ses *session) error {
 	}
 	if !ses.discovery {
 		isid := c.login.first.ISID
-		ses.nexus = ses.target.c.Device.Attach(fmt.Sprintf("%s,i,0x%x", ses.key.initiator, isid[:]), c.portal.config.Tag)
+		ses.nexus = ses.target.c.Device.Attach(scsi.NexusConfig{
+			Initiator:    fmt.Sprintf("%s,i,0x%x", ses.key.initiator, isid[:]),
+			RelativePort: c.portal.config.Tag,
+		})
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func TestWorkersAreFair(t *testing.T) {
 			s.hold()
 		}
 	}
-	nexus := dev.Attach("x", 1)
+	nexus := dev.Attach(scsi.NexusConfig{Initiator: "x", RelativePort: 1})
 	defer dev.Detach(nexus)
 	c := newConn(&Server{}, &portal{}, newFakeDM(tcpTraits))
 	queues := make([]luQueue, 3)
@@ -106,7 +106,7 @@ func TestWorkersUnderLoad(t *testing.T) {
 	require.NoError(t, err)
 	_, err = dev.Add(0, &slowStore{Store: ram}, scsi.LUConfig{ID: "x"})
 	require.NoError(t, err)
-	nexus := dev.Attach("x", 1)
+	nexus := dev.Attach(scsi.NexusConfig{Initiator: "x", RelativePort: 1})
 	c := newConn(&Server{}, &portal{}, newFakeDM(tcpTraits))
 	queues := make([]luQueue, 5)
 	var wg sync.WaitGroup
