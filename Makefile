@@ -10,10 +10,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test interop lint bench fuzz clean
+.PHONY: help build demo test conformance interop lint bench fuzz clean
 
 help: ## list the targets (this text)
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build iserd and iser into bin/, without cgo (20 s cold)
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/iserd ./cmd/iser
@@ -24,6 +24,9 @@ demo: build ## serve a RAM disk over iSER, log in, write, verify, show the order
 test: ## all tests with the race detector in random order, then once more without cgo (3 min)
 	$(GO) test -race -shuffle=on -timeout 10m $(PKGS)
 	CGO_ENABLED=0 $(GO) test -timeout 10m $(PKGS)
+
+conformance: ## libiscsi's whole test suite against iserd, and stgt beside it; needs root on Debian 12 (1 min)
+	.ci/conformance/run.sh
 
 interop: ## the real kernel, LIO, stgt and libiscsi in a QEMU VM; needs root on Debian 12 (12 min)
 	.ci/interop/run.sh
