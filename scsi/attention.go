@@ -7,19 +7,33 @@ import (
 
 // An attention is a set of unit attention conditions, the ones reported first in the lowest bits
 // (SAM-5, 5.14: power on, then resets, then all others).
-type attention uint8
+type attention uint32
 
 const (
 	powerOn attention = 1 << iota
 	busDeviceReset
+	modeChanged
+	reservationsPreempted
+	reservationsReleased
+	registrationsPreempted
+	accessStateChanged
 	capacityChanged
 	reportedLUNsChanged
+
+	// resetAttentions come before a reservation conflict, all others after it (SAM-5, 5.3.3).
+	resetAttentions = powerOn | busDeviceReset
+	allAttentions   = ^attention(0)
 )
 
 // attentionSense is indexed by bit.
 var attentionSense = [...]*senseError{
 	{key: keyUnitAttention, asc: 0x29, ascq: 0x00}, // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED
 	{key: keyUnitAttention, asc: 0x29, ascq: 0x03}, // BUS DEVICE RESET FUNCTION OCCURRED
+	{key: keyUnitAttention, asc: 0x2a, ascq: 0x01}, // MODE PARAMETERS CHANGED
+	{key: keyUnitAttention, asc: 0x2a, ascq: 0x03}, // RESERVATIONS PREEMPTED
+	{key: keyUnitAttention, asc: 0x2a, ascq: 0x04}, // RESERVATIONS RELEASED
+	{key: keyUnitAttention, asc: 0x2a, ascq: 0x05}, // REGISTRATIONS PREEMPTED
+	{key: keyUnitAttention, asc: 0x2a, ascq: 0x06}, // ASYMMETRIC ACCESS STATE CHANGED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x09}, // CAPACITY DATA HAS CHANGED
 	{key: keyUnitAttention, asc: 0x3f, ascq: 0x0e}, // REPORTED LUNS DATA HAS CHANGED
 }
@@ -60,12 +74,17 @@ func (d *Device) Attach(c NexusConfig) *Nexus {
 	return n
 }
 
-// Detach ends the nexus: reservations and pending attentions of it go. Its last tasks may still be
-// executed or abandoned.
+// Detach ends the nexus: its SPC-2 reservations and pending attentions go. Persistent reservations and
+// registrations stay: they belong to the port names. Its last tasks may still be executed or abandoned.
 func (d *Device) Detach(n *Nexus) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.nexuses, n)
+	for _, lu := range *d.units.Load() {
+		if lu != nil {
+			lu.endReserveLocked(n)
+		}
+	}
 }
 
 // isClean reports whether nothing is pending for a unit.
@@ -74,11 +93,8 @@ func (n *Nexus) isClean(lu *LogicalUnit) bool {
 	return c != nil && lu.number < len(*c) && (*c)[lu.number].Load() == lu
 }
 
-// attend takes the next condition of a unit, nil if there is none.
-func (d *Device) attend(n *Nexus, lu *LogicalUnit) *senseError {
-	if n.isClean(lu) {
-		return nil
-	}
+// attend takes the next condition of a unit that is in which, nil if there is none.
+func (d *Device) attend(n *Nexus, lu *LogicalUnit, which attention) *senseError {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	set, met := n.pending[lu]
@@ -89,7 +105,10 @@ func (d *Device) attend(n *Nexus, lu *LogicalUnit) *senseError {
 		n.markLocked(lu)
 		return nil
 	}
-	bit := bits.TrailingZeros8(uint8(set))
+	if set&which == 0 {
+		return nil
+	}
+	bit := bits.TrailingZeros32(uint32(set & which))
 	if d.LU(lu.number) == lu { // else removed while the command was on its way: forgotten already
 		n.pending[lu] = set &^ (1 << bit)
 	}

@@ -236,7 +236,7 @@ func TestRemovedUnitIsForgotten(t *testing.T) {
 	assert.False(t, b.nexus.isClean(b.lu))
 	assert.Equal(t, "5/25/00", b.ready(0))
 	// A command that was on its way when the unit went leaves nothing behind either.
-	assert.NotNil(t, b.d.attend(b.nexus, b.lu))
+	assert.NotNil(t, b.d.attend(b.nexus, b.lu, allAttentions))
 	assert.Empty(t, b.nexus.pending)
 	b.d.Detach(b.nexus)
 	assert.Empty(t, b.d.nexuses)

@@ -147,7 +147,7 @@ func (d *Device) acquire(lun uint64) *LogicalUnit {
 }
 
 // ResetLU tells every nexus but by (nil: all) of a logical unit reset (29/03) and drops what a reset
-// drops: a stopped unit starts. It reports false if there is no such unit. Aborting the unit's tasks is
+// drops: a stopped unit starts, an SPC-2 reservation ends. It reports false if there is no such unit. Aborting the unit's tasks is
 // the transport's part.
 func (d *Device) ResetLU(lun uint64, by *Nexus) bool {
 	number, ok := Number(lun)
@@ -177,6 +177,7 @@ func (d *Device) Reset(by *Nexus) {
 
 func (d *Device) resetLocked(lu *LogicalUnit, by *Nexus) {
 	lu.stopped.Store(false)
+	lu.endReserveLocked(nil)
 	d.raiseLocked(lu, busDeviceReset, by)
 }
 

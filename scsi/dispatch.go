@@ -20,10 +20,8 @@ func (d *Device) prepare(t *Task) error {
 	switch {
 	case t.lu != nil:
 		t.lu.commands.Add(1)
-		if op == nil || op.flags&ignoresAttention == 0 {
-			if err := d.attend(t.Nexus, t.lu); err != nil {
-				return err
-			}
+		if err := d.admit(op, t); err != nil {
+			return err
 		}
 	case op == nil || op.flags&anyLUN == 0:
 		return errNoUnit
@@ -43,6 +41,26 @@ func (d *Device) prepare(t *Task) error {
 	}
 	t.MayBlock = op.flags&usesStore != 0 && t.lu.mayBlock
 	return op.prepare(d, t)
+}
+
+// admit lets a command through to its unit, or says why not: op is nil for an unknown one. The unit
+// attention of a reset comes before a reservation conflict, and that before any other (SAM-5, 5.3.3).
+func (d *Device) admit(op *operation, t *Task) error {
+	clean := op != nil && op.flags&ignoresAttention != 0 || t.Nexus.isClean(t.lu)
+	if !clean {
+		if err := d.attend(t.Nexus, t.lu, resetAttentions); err != nil {
+			return err
+		}
+	}
+	if op != nil && t.lu.conflict(t.Nexus, op.access, t.CDB) {
+		return errConflict
+	}
+	if !clean {
+		if err := d.attend(t.Nexus, t.lu, allAttentions); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Execute runs a prepared task, to its end. It may block if t.MayBlock.

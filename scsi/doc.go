@@ -11,6 +11,7 @@
 //		// fetch t.OutLen bytes into t.Out; unless t.Mapped, find room for t.InLen bytes in t.In
 //		d.Execute(t) // elsewhere than on the connection's loop if t.MayBlock; or d.Abandon(t)
 //	}
+//	// if t.Preempted is not empty: end those nexuses' tasks on the unit, and go on when they are quiet
 //	// send t.InData bytes of t.In, t.Status, t.Sense() and the residual
 //	d.Release(t) // once the memory of a Mapped task has left
 //

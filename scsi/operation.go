@@ -23,16 +23,31 @@ type operation struct {
 // noAction marks an opcode without service actions.
 const noAction = -1
 
-// access is what a command is to somebody else's reservation (the tables of SPC-4, 5.12 and SBC-3, 4).
+// access is what a command is to somebody else's reservation, as the tables of commands allowed in the
+// presence of various reservations say: for persistent reservations SPC-4, 5.12.1 and SBC-3, 4.17, for
+// RESERVE and RELEASE those of SPC-2, 5.5.1 and annex B.
 type access uint8
 
 const (
-	accessAlways access = iota // allowed in the presence of any reservation
-	accessRead                 // conflicts with exclusive access
-	accessWrite                // conflicts with write exclusive and exclusive access
+	// accessAlways: allowed in the presence of any reservation.
+	accessAlways access = iota
+	// accessShared: allowed in the presence of any persistent reservation, conflicts with RESERVE.
+	accessShared
+	// accessRead conflicts with exclusive access and with RESERVE.
+	accessRead
+	// accessWrite conflicts with write exclusive and exclusive access, and with RESERVE.
+	accessWrite
+	// accessStart is START STOP UNIT: accessAlways if it starts the unit, else accessWrite.
+	accessStart
+	// accessPrevent is PREVENT ALLOW MEDIUM REMOVAL: accessAlways if it allows it, else accessWrite.
+	accessPrevent
+	// accessOwn: the command itself looks at reservations.
+	accessOwn
+	// accessPersistent: accessOwn, but any RESERVE conflicts, whosever it is (SPC-2, 5.5.1).
+	accessPersistent
 )
 
-type flags uint8
+type flags uint16
 
 const (
 	// anyLUN: answered for a logical unit that does not exist too.
@@ -56,7 +71,7 @@ const (
 var operations = [...]operation{
 	{
 		name: "TEST UNIT READY", opcode: 0x00, action: noAction,
-		usage: "\x00\x00\x00\x00\x00\x00", access: accessAlways, flags: needsMedium,
+		usage: "\x00\x00\x00\x00\x00\x00", access: accessShared, flags: needsMedium,
 		prepare: prepareNothing,
 	},
 	{
@@ -80,20 +95,30 @@ var operations = [...]operation{
 		prepare: prepareInquiry, execute: executeReply,
 	},
 	{
+		name: "RESERVE(6)", opcode: 0x16, action: noAction,
+		usage: "\x16\x00\x00\x00\x00\x00", access: accessOwn,
+		prepare: prepareReserve,
+	},
+	{
+		name: "RELEASE(6)", opcode: 0x17, action: noAction,
+		usage: "\x17\x00\x00\x00\x00\x00", access: accessOwn,
+		prepare: prepareRelease,
+	},
+	{
 		name: "MODE SENSE(6)", opcode: 0x1a, action: noAction,
-		usage: "\x1a\x08\xff\xff\xff\x00", access: accessWrite,
+		usage: "\x1a\x08\xff\xff\xff\x00", access: accessRead,
 		prepare: prepareModeSense6, execute: executeReply,
 	},
 	{
 		name: "START STOP UNIT", opcode: 0x1b, action: noAction,
-		usage: "\x1b\x01\x00\x00\xf7\x00", ignored: "\x00\x00\x0f", access: accessWrite, flags: usesStore,
+		usage: "\x1b\x01\x00\x00\xf7\x00", ignored: "\x00\x00\x0f", access: accessStart, flags: usesStore,
 		prepare: prepareStartStop, execute: executeStop,
 	},
 	{
 		name: "PREVENT ALLOW MEDIUM REMOVAL", opcode: 0x1e, action: noAction,
 		// The medium is not removable (RMB is 0): there is nothing to prevent and no state to keep. The
 		// upper bit of PREVENT is obsolete (SBC-3).
-		usage: "\x1e\x00\x00\x00\x01\x00", access: accessWrite,
+		usage: "\x1e\x00\x00\x00\x01\x00", access: accessPrevent,
 		prepare: prepareNothing,
 	},
 	{
@@ -132,8 +157,18 @@ var operations = [...]operation{
 		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
 	},
 	{
+		name: "RESERVE(10)", opcode: 0x56, action: noAction,
+		usage: "\x56\x00\x00\x00\x00\x00\x00\x00\x00\x00", access: accessOwn,
+		prepare: prepareReserve,
+	},
+	{
+		name: "RELEASE(10)", opcode: 0x57, action: noAction,
+		usage: "\x57\x00\x00\x00\x00\x00\x00\x00\x00\x00", access: accessOwn,
+		prepare: prepareRelease,
+	},
+	{
 		name: "MODE SENSE(10)", opcode: 0x5a, action: noAction,
-		usage: "\x5a\x18\xff\xff\x00\x00\x00\xff\xff\x00", access: accessWrite,
+		usage: "\x5a\x18\xff\xff\x00\x00\x00\xff\xff\x00", access: accessRead,
 		prepare: prepareModeSense10, execute: executeReply,
 	},
 	{
@@ -186,13 +221,13 @@ var operations = [...]operation{
 	{
 		name: "REPORT SUPPORTED OPERATION CODES", opcode: opMaintenanceIn, action: 0x0c,
 		usage:   "\xa3\x0c\x87\xff\xff\xff\xff\xff\xff\xff\x00\x00",
-		access:  accessWrite,
+		access:  accessRead,
 		prepare: prepareReportOpcodes, execute: executeReply,
 	},
 	{
 		name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", opcode: opMaintenanceIn, action: 0x0d,
 		usage:   "\xa3\x0d\x80\x00\x00\x00\xff\xff\xff\xff\x00\x00",
-		access:  accessWrite,
+		access:  accessRead,
 		prepare: prepareReportTMFs, execute: executeReply,
 	},
 	{

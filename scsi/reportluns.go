@@ -48,7 +48,7 @@ func prepareRequestSense(d *Device, t *Task) error {
 	case t.lu == nil:
 		sense = errNoUnit
 	default:
-		if ua := d.attend(t.Nexus, t.lu); ua != nil {
+		if ua := d.attend(t.Nexus, t.lu, allAttentions); ua != nil {
 			sense = ua
 		} else if t.lu.stopped.Load() {
 			sense = errStopped

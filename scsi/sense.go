@@ -55,6 +55,15 @@ var (
 	errPartialBlock = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
 )
 
+// A statusError is the reason for a status that has no sense data.
+type statusError Status
+
+// errConflict answers a command that conflicts with another nexus's reservation.
+const errConflict = statusError(ReservationConflict)
+
+// Error names the status by its code.
+func (e statusError) Error() string { return fmt.Sprintf("status %02Xh", uint8(e)) }
+
 // invalidField is INVALID FIELD IN CDB with a pointer to the field: its byte and most significant bit.
 func invalidField(field, bit int) *senseError {
 	return &senseError{key: keyIllegalRequest, asc: 0x24, field: uint16(field), bit: uint8(bit), hasField: true}
@@ -83,14 +92,17 @@ func storeError(err error, otherwise senseError) error {
 }
 
 // check ends the task with CHECK CONDITION and fixed-format sense data, as D_SENSE = 0 in the Control
-// mode page says. An error that is no senseError is a bug of this package.
+// mode page says, or with the status of a statusError. Any other error is a bug of this package.
 func (t *Task) check(err error) {
-	e, ok := err.(*senseError)
-	if !ok {
+	switch e := err.(type) {
+	case *senseError:
+		t.Status = CheckCondition
+		t.senseLen = len(e.appendFixed(t.sense[:0]))
+	case statusError:
+		t.Status = Status(e)
+	default:
 		panic(fmt.Sprintf("scsi: error without sense: %v", err))
 	}
-	t.Status = CheckCondition
-	t.senseLen = len(e.appendFixed(t.sense[:0]))
 }
 
 const (

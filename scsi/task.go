@@ -75,6 +75,14 @@ type Task struct {
 	Underflow bool
 	Overflow  bool
 	Residual  uint32 // bytes
+	// Preempted lists nexuses whose tasks on this unit must end before the transport sends the answer,
+	// all that arrived before now but this task itself (PREEMPT AND ABORT; SPC-4, 5.12.11.2.6). It may
+	// have this task's own nexus. Nexuses without a session are not in it.
+	//
+	// The device server has done its part: nothing waits for the answer, and no worker needs to be kept
+	// for it. If the task is aborted while it waits, it just ends: two of them that wait for each other
+	// would wait for ever.
+	Preempted []*Nexus
 	sense     [MaxSense]byte
 	senseLen  int
 
@@ -103,7 +111,7 @@ func (t *Task) reset() {
 	t.Out, t.In = nil, nil
 	t.Done, t.OutLen, t.InLen, t.Mapped, t.MayBlock = false, 0, 0, false, false
 	t.Status, t.InData, t.Underflow, t.Overflow, t.Residual = Good, 0, false, false, 0
-	t.senseLen = 0
+	t.senseLen, t.Preempted = 0, nil
 	t.lu, t.op = nil, nil
 	t.lba, t.blocks, t.fua = 0, 0, false
 	t.edtl, t.expected, t.answer = t.EDTL, 0, nil

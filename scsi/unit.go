@@ -41,6 +41,9 @@ type LogicalUnit struct {
 	writtenBytes atomic.Uint64
 	errors       atomic.Uint64
 
+	// reservations is nil as long as nobody has reserved or registered. Replaced under Device.mu.
+	reservations atomic.Pointer[reservations]
+
 	// A task holds its unit by refs. Once removed is set nobody new gets hold; idle is signalled when
 	// refs falls to 0 after that.
 	refs    atomic.Int64
