@@ -26,6 +26,7 @@ const (
 	offerNormal    keyUse = 1 << iota // the initiator offers it in normal sessions
 	offerDiscovery                    // and in discovery sessions
 	onlyRDMA                          // known on RDMA transports only
+	onlyLeading                       // negotiated by a session's first connection for all
 )
 
 // A keyRow is what there is to know about an operational key. Booleans are the numbers 0 and 1, list
@@ -82,58 +83,58 @@ var keyTable = [keyCount]keyRow{
 		want: func(n *Negotiation) uint32 { return n.declaredRecvDSL() },
 	},
 	{
-		name: "InitialR2T", kind: kindOr, use: offerNormal, max: 1, def: 1,
+		name: "InitialR2T", kind: kindOr, use: offerNormal | onlyLeading, max: 1, def: 1,
 		want: func(n *Negotiation) uint32 { return n.initialR2T() },
 		set:  func(p *Params, v uint32) { p.InitialR2T = v != 0 },
 	},
 	{
-		name: "ImmediateData", kind: kindAnd, use: offerNormal, max: 1, def: 1,
+		name: "ImmediateData", kind: kindAnd, use: offerNormal | onlyLeading, max: 1, def: 1,
 		want: func(n *Negotiation) uint32 { return number(n.config.ImmediateData) },
 		set:  func(p *Params, v uint32) { p.ImmediateData = v != 0 },
 	},
 	{
-		name: keyMaxBurst, kind: kindMin, use: offerNormal, min: minDSL, max: maxDSL, def: 262144,
+		name: keyMaxBurst, kind: kindMin, use: offerNormal | onlyLeading, min: minDSL, max: maxDSL, def: 262144,
 		want: func(n *Negotiation) uint32 { return orDefault(n.config.MaxBurstLength, defaultMaxBurst) },
 		set:  func(p *Params, v uint32) { p.MaxBurstLength = v },
 	},
 	{
-		name: keyFirstBurst, kind: kindMin, use: offerNormal, min: minDSL, max: maxDSL, def: 65536,
+		name: keyFirstBurst, kind: kindMin, use: offerNormal | onlyLeading, min: minDSL, max: maxDSL, def: 65536,
 		want: func(n *Negotiation) uint32 {
 			return min(orDefault(n.config.FirstBurstLength, defaultFirstBurst), orDefault(n.config.MaxBurstLength, defaultMaxBurst))
 		},
 		set: func(p *Params, v uint32) { p.FirstBurstLength = v },
 	},
 	{
-		name: "MaxOutstandingR2T", kind: kindMin, use: offerNormal, min: 1, max: maxCount, def: 1,
+		name: "MaxOutstandingR2T", kind: kindMin, use: offerNormal | onlyLeading, min: 1, max: maxCount, def: 1,
 		want: func(n *Negotiation) uint32 { return n.config.MaxOutstandingR2T },
 		set:  func(p *Params, v uint32) { p.MaxOutstandingR2T = v },
 	},
 	{
-		name: "MaxConnections", kind: kindMin, use: offerNormal, min: 1, max: maxCount, def: 1,
+		name: "MaxConnections", kind: kindMin, use: offerNormal | onlyLeading, min: 1, max: maxCount, def: 1,
 		want: func(n *Negotiation) uint32 { return n.config.MaxConnections },
 		set:  func(p *Params, v uint32) { p.MaxConnections = v },
 	},
 	{
-		name: "DataPDUInOrder", kind: kindOr, use: offerNormal, max: 1, def: 1,
+		name: "DataPDUInOrder", kind: kindOr, use: offerNormal | onlyLeading, max: 1, def: 1,
 		set: func(p *Params, v uint32) { p.DataPDUInOrder = v != 0 },
 	},
 	{
-		name: "DataSequenceInOrder", kind: kindOr, use: offerNormal, max: 1, def: 1,
+		name: "DataSequenceInOrder", kind: kindOr, use: offerNormal | onlyLeading, max: 1, def: 1,
 		set: func(p *Params, v uint32) { p.DataSequenceInOrder = v != 0 },
 	},
 	{
-		name: "DefaultTime2Wait", kind: kindMax, use: offerNormal | offerDiscovery, max: maxTimeSeconds, def: 2,
+		name: "DefaultTime2Wait", kind: kindMax, use: offerNormal | offerDiscovery | onlyLeading, max: maxTimeSeconds, def: 2,
 		want: func(n *Negotiation) uint32 { return n.config.DefaultTime2Wait },
 		set:  func(p *Params, v uint32) { p.DefaultTime2Wait = v },
 	},
 	{
-		name: "DefaultTime2Retain", kind: kindMin, use: offerNormal | offerDiscovery, max: maxTimeSeconds, def: 20,
+		name: "DefaultTime2Retain", kind: kindMin, use: offerNormal | offerDiscovery | onlyLeading, max: maxTimeSeconds, def: 20,
 		want: func(n *Negotiation) uint32 { return n.config.DefaultTime2Retain },
 		set:  func(p *Params, v uint32) { p.DefaultTime2Retain = v },
 	},
 	// Recovery levels 1 and 2 are not implemented: no peer over RDMA offers them (ISER.md 3.9).
 	{
-		name: "ErrorRecoveryLevel", kind: kindMin, use: offerNormal | offerDiscovery, max: 2, def: 0,
+		name: "ErrorRecoveryLevel", kind: kindMin, use: offerNormal | offerDiscovery | onlyLeading, max: 2, def: 0,
 		set: func(p *Params, v uint32) { p.ErrorRecoveryLevel = v },
 	},
 
@@ -161,10 +162,10 @@ var keyTable = [keyCount]keyRow{
 
 	// RFC 7143, 13.23 and 13.24: answered, not offered.
 	{
-		name: "TaskReporting", kind: kindList, names: []string{"RFC3720", "ResponseFence", "FastAbort"},
+		name: "TaskReporting", kind: kindList, use: onlyLeading, names: []string{"RFC3720", "ResponseFence", "FastAbort"},
 		takes: func(*Negotiation) []string { return []string{"RFC3720"} },
 	},
-	{name: "iSCSIProtocolLevel", kind: kindMin, max: 31, def: 1},
+	{name: "iSCSIProtocolLevel", kind: kindMin, use: onlyLeading, max: 31, def: 1},
 
 	// Obsolete keys that peers still offer (RFC 7143, 13.25): markers are No, their intervals Reject.
 	{name: "IFMarker", kind: kindAnd, max: 1},

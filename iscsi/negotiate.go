@@ -24,6 +24,7 @@ type Negotiation struct {
 	config      Config
 	discovery   bool
 	fullFeature bool
+	joining     bool
 	declared    bool // we have sent MaxRecvDataSegmentLength
 	keys        [keyCount]keyState
 }
@@ -40,6 +41,10 @@ func (n *Negotiation) SetDiscovery(discovery bool) { n.discovery = discovery }
 // SetFullFeature tells that login is over: from now on only MaxRecvDataSegmentLength may change, all other
 // known keys are answered Reject (RFC 7143, 13: "Use: LO" and "IO").
 func (n *Negotiation) SetFullFeature() { n.fullFeature = true }
+
+// SetJoining tells that the login adds a connection to a session: what the session has agreed on in its
+// first login holds, and is not negotiated again (RFC 7143, 13: "Use: LO").
+func (n *Negotiation) SetJoining() { n.joining = true }
 
 // Offers is what an initiator offers in its first operational request: every key, in a fixed order.
 // Nothing is left for the target to propose, which would cost a further round (LIO, stgt).
@@ -106,6 +111,9 @@ func (n *Negotiation) take(r *keyRow, st *keyState, value string) error {
 	switch {
 	case n.fullFeature && r.name != keyMaxRecvDSL:
 		st.answer = valueReject
+		return nil
+	case n.joining && r.use&onlyLeading != 0:
+		st.answer = valueIrrelevant
 		return nil
 	case !n.fullFeature && st.received && st.value != value:
 		return refuse("%s=%.32s after %s=%.32s", r.name, value, r.name, st.value)
@@ -240,7 +248,7 @@ func (n *Negotiation) Result() (Params, error) {
 	if err := n.checkRDMA(); err != nil {
 		return Params{}, err
 	}
-	if n.traits.RDMA && !n.discovery && n.value(keyRDMAExtensions) == 0 {
+	if n.traits.RDMA && !n.discovery && !n.joining && n.value(keyRDMAExtensions) == 0 {
 		return Params{}, &LoginError{Status: LoginMissingParameter, Reason: keyRDMAExtensions + "=Yes was not negotiated"}
 	}
 	return n.params(n.value), nil

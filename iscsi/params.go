@@ -33,6 +33,14 @@ type Params struct {
 	Discovery bool
 }
 
+// WithConnection is p, the values of a session, with those that each connection has for itself taken from c
+// (RFC 7143, 13: digests and MaxRecvDataSegmentLength; RFC 7145, 6: the two iSER length keys).
+func (p Params) WithConnection(c *Params) Params {
+	p.HeaderDigest, p.DataDigest = c.HeaderDigest, c.DataDigest
+	p.MaxSendData, p.MaxRecvData = c.MaxSendData, c.MaxRecvData
+	return p
+}
+
 // Unsolicited is the initiator's plan for a write of edtl bytes: how many of them go with the command, and
 // how many in all, immediate ones included, go before the target has asked (RFC 7143, 13.10, 13.11 and
 // 13.14).

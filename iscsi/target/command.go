@@ -25,7 +25,7 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 		c.tooMany(&cmd)
 		return
 	}
-	t := c.ses.tasks.take(cmd.ITT)
+	t := c.ses.tasks.take(c, cmd.ITT)
 	if !windowed {
 		c.ses.immediate++
 	}
@@ -35,7 +35,7 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 	t.transfer.LUN, t.transfer.EDTL, t.transfer.Remote = cmd.LUN, cmd.EDTL, ev.Remote
 	t.transfer.Unsolicited = n
 	if !cmd.Final {
-		t.transfer.Unsolicited = max(n, min(c.ses.params.FirstBurstLength, cmd.EDTL))
+		t.transfer.Unsolicited = max(n, min(c.params.FirstBurstLength, cmd.EDTL))
 	}
 	t.device = c.ses.target.c.Device
 	c.fillTask(t, &cmd)
@@ -93,7 +93,7 @@ func (c *conn) fillTask(t *task, cmd *iscsi.SCSICommand) {
 // refuses finds what a command is refused for before the device server sees it (ISER.md 3.2), 0 if
 // nothing. It completes the CDB from the additional header segments.
 func (c *conn) refuses(t *task, cmd *iscsi.SCSICommand, ev *iscsi.Event) senseCode {
-	p, n := &c.ses.params, uint32(len(ev.Data))
+	p, n := &c.params, uint32(len(ev.Data))
 	var ahs iscsi.AHS
 	if len(ev.AHS) > 0 {
 		var err error
@@ -139,7 +139,7 @@ func (c *conn) refuseTask(t *task, code senseCode, cmd *iscsi.SCSICommand, n uin
 	c.abandon(t)
 	t.refused = true
 	code.put(&t.sense)
-	if !cmd.Final && !c.ses.params.InitialR2T && n < t.transfer.Unsolicited {
+	if !cmd.Final && !c.params.InitialR2T && n < t.transfer.Unsolicited {
 		t.state, t.since, t.unsolicited = taskCollecting, c.now, n
 		return
 	}

@@ -65,7 +65,8 @@ const (
 // errClosed ends a connection in order: it is not logged as a failure.
 var errClosed = errors.New("closed in order")
 
-// A conn is one connection. Its loop, run, owns everything in it but inbox.
+// A conn is one connection. Its loop, run, owns everything in it but inbox; cid does not change once others
+// know of it.
 type conn struct {
 	s      *Server
 	portal *portal
@@ -86,14 +87,28 @@ type conn struct {
 	bhs    [iscsi.BHSSize]byte
 	text   [2 + senseMax]byte
 
-	login  login
-	answer loginAnswer // while reinstating
-	ses    *session    // nil until login has ended
-	cid    uint16
+	login   login
+	answer  loginAnswer // while reinstating
+	joining *session    // while reinstating: has us as a member
+	ses     *session    // nil until login has ended
+	cid     uint16
+	params  iscsi.Params // of this connection
+	locked  bool         // it holds its session's lock
+	timed   bool         // something of it has a deadline
+
+	sending  int        // bytes of read data queued that have not left
+	ready    taskQueue  // read data that waits for room
+	running  int        // tasks with the workers
+	fetched  time.Time  // when write data has come last
+	aborts   []abortSet // not quiet yet
+	tmfs     []*tmfOp   // not answered yet
+	exchange textExchange
+	logouts  []logoutOp // not answered yet
 
 	controls     []iscsi.Transfer
 	freeControls []int32
 	logoutTag    uint32 // of the Logout Response's control
+	sessionOver  bool   // the logout was of the session
 	greeted      bool   // the first full-feature PDU has come: unsolicited PDUs may be sent
 	ping         uint32 // TTT of the ping outstanding, or 0
 	pinged       time.Time
@@ -107,7 +122,7 @@ func newConn(s *Server, p *portal, dm iscsi.TargetDatamover) *conn {
 	c := &conn{s: s, portal: p, dm: dm, traits: dm.Traits(), log: s.log}
 	c.inbox.bell = make(chan struct{}, 1)
 	c.events = make([]iscsi.Event, loginEvents)
-	c.login = login{traits: c.traits, tag: p.config.Tag, find: s.find, live: s.hasTSIH}
+	c.login = login{traits: c.traits, tag: p.config.Tag, find: s.find, live: s.live}
 	return c
 }
 
@@ -128,6 +143,7 @@ func (c *conn) run() {
 func (c *conn) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
+			c.unlock()
 			c.err = fmt.Errorf("panic: %v", p)
 			c.log.WithField("err", c.err).Errorf("internal error, connection closed; please report:\n%s", debug.Stack())
 		}
@@ -143,20 +159,29 @@ func (c *conn) round() {
 	if n > 0 {
 		c.active = c.now
 	}
-	for _, it := range c.inbox.take() {
-		c.item(it)
+	c.lock()
+	c.handle(events[:n])
+	if err == nil {
+		c.timers()
+		c.announce()
+		c.timed = c.hasDeadlines()
 	}
-	for i := range n {
-		c.event(&events[i])
+	c.unlock()
+	if err == nil {
+		err = c.dm.Flush()
 	}
 	if err != nil {
 		c.lost(err)
-		return
 	}
-	c.timers()
-	c.announce()
-	if err := c.dm.Flush(); err != nil {
-		c.lost(err)
+}
+
+// handle takes a round's news.
+func (c *conn) handle(events []iscsi.Event) {
+	for _, it := range c.inbox.take() {
+		c.item(it)
+	}
+	for i := range events {
+		c.event(&events[i])
 	}
 }
 
@@ -181,7 +206,7 @@ func (c *conn) item(it item) {
 	case itemClose:
 		c.fail(it.err)
 	case itemRetry:
-		if c.state == connReinstating {
+		if c.state == connReinstating && c.err == nil {
 			c.enter()
 		}
 	case itemShutdown:
@@ -191,6 +216,10 @@ func (c *conn) item(it item) {
 		c.abort(it.set)
 	case itemQuiet:
 		c.finishTMF(it.op)
+	case itemTurn:
+		c.turn()
+	case itemLeft:
+		c.mateLeft()
 	}
 }
 
@@ -232,7 +261,7 @@ func (c *conn) deadline() time.Time {
 	if c.draining && c.state == connFull {
 		d = earlier(d, later(c.drainSince.Add(shutdownGrace), c.now.Add(idlePoll)))
 	}
-	if c.ses != nil && c.ses.timed() {
+	if c.timed {
 		d = earlier(d, c.checked.Add(housekeeping))
 	}
 	return d
@@ -296,9 +325,10 @@ func (c *conn) timers() {
 	if c.draining && c.state == connFull {
 		c.drain()
 	}
-	if c.ses != nil && c.now.Sub(c.checked) >= housekeeping && c.ses.timed() {
+	if c.now.Sub(c.checked) >= housekeeping && c.hasDeadlines() {
 		c.checked = c.now
 		c.overdue()
+		c.overdueLogouts()
 	}
 }
 
@@ -420,8 +450,11 @@ func (c *conn) teardown() {
 	}
 	c.inbox.deafen()
 	_ = c.dm.Close()
-	if c.ses != nil {
-		c.endSession()
+	switch {
+	case c.ses != nil:
+		c.leaveSession()
+	case c.joining != nil:
+		c.s.left(c.joining, c)
 	}
 	for _, it := range c.inbox.shutAndTake() {
 		if it.kind == itemAbort {
@@ -443,7 +476,9 @@ func (c *conn) report() {
 	switch {
 	case clean:
 	case c.ses.discovery && errors.Is(c.err, io.EOF):
-	case errors.Is(c.err, errShutdown), errors.Is(c.err, errTargetRemoved), errors.Is(c.err, errReinstated):
+	case errors.Is(c.err, errConnReinstated), errors.Is(c.err, errConnLoggedOut):
+		c.log.WithField("err", c.err).Infof("connection %d closed", c.cid)
+	case errors.Is(c.err, errShutdown), errors.Is(c.err, errTargetRemoved), errors.Is(c.err, errReinstated), errors.Is(c.err, errLoggedOut):
 		c.log.WithField("err", c.err).Info("session closed")
 	default:
 		c.log.WithField("err", c.err).Warn("session failed")

@@ -72,11 +72,11 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 	if t == nil && c.ses.gone.has(d.ITT) {
 		return
 	}
-	if t != nil && t.aborted {
+	if t != nil && t.c == c && t.aborted {
 		return
 	}
 	switch {
-	case t == nil:
+	case t == nil || t.c != c:
 		c.fail(fmt.Errorf("Data-Out for task %08x: no such task", d.ITT))
 		return
 	case t.state != taskCollecting:
@@ -96,7 +96,7 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 		copyTo(t.data, int(d.Offset), ev.Data)
 		t.unsolicited += n
 		t.dataSN++
-		c.ses.fetched = c.now
+		c.fetched = c.now
 	}
 	if d.Final {
 		c.collected(t)
@@ -174,7 +174,7 @@ func (c *conn) gather(t *task) {
 
 // got goes on with a write whose data has all come.
 func (c *conn) got(t *task) {
-	c.ses.fetched = c.now
+	c.fetched = c.now
 	if t.state != taskFetching {
 		return // aborted meanwhile: EventReleased will come
 	}
@@ -195,7 +195,7 @@ func (c *conn) start(t *task) {
 		return
 	}
 	t.state = taskRunning
-	c.ses.running++
+	c.running++
 	t.prepared = false // the worker executes it, or cancel brings it back
 	c.s.workers.submit(c.ses.target.queue(s.LUN), t)
 }
@@ -211,7 +211,7 @@ func (c *conn) execute(t *task) {
 
 // executed goes on with a task that a worker has executed.
 func (c *conn) executed(t *task) {
-	c.ses.running--
+	c.running--
 	if t.panicked != nil {
 		c.reportPanic(t)
 		c.fail(fmt.Errorf("task %08x on lun %v: panic while executing", t.transfer.ITT, t.transfer.LUN))

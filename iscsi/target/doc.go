@@ -2,9 +2,9 @@
 // management, written once on the Datamover interface (RFC 7143, RFC 7145). It knows no transport: what
 // differs between TCP and RDMA comes through iscsi.Traits and iscsi.TargetDatamover.
 //
-// A connection is one event loop, one goroutine (conn), which owns all of the connection's and the
-// session's state. Others reach it through its inbox. A session has one connection for now
-// (MaxConnections=1).
+// A connection is one event loop, one goroutine (conn), which owns all of the connection's state, and the
+// session's if that has one connection. Others reach it through its inbox. How the connections of a session
+// take turns stands in members.go.
 //
 //	portal ──Accept──► conn.run:  Wait ─► inbox, events, timers ─► Flush ─► Wait ...
 //	                     ▲ inbox           │ SCSI command
@@ -15,7 +15,8 @@
 // What waits, for what, and for how long:
 //
 //	a connection before its login     LoginTimeout
-//	a login for the session it replaces  reinstateTimeout, then status 0301
+//	a login for the session, or the connection, that it replaces  reinstateTimeout, then status 0301
+//	a logout of another connection for its end  reinstateTimeout, then response 3
 //	a refused login for its answer to leave  lastPDUTimeout
 //	write data that is due            dataTimeout, dataTimeoutMax, then the session ends
 //	task management for a busy store  taskManagementTimeout, then response 255

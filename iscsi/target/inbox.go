@@ -20,7 +20,7 @@ const (
 	itemGranted
 	// itemClose: the connection shall end because of err.
 	itemClose
-	// itemRetry: the session that a login waits for has ended.
+	// itemRetry: the session, or the connection, that a login waits for has ended.
 	itemRetry
 	// itemShutdown: the server goes down.
 	itemShutdown
@@ -28,11 +28,16 @@ const (
 	itemAbort
 	// itemQuiet: op's tasks are quiet in all sessions.
 	itemQuiet
+	// itemTurn: the request that a session's ExpCmdSN stands at came on this connection.
+	itemTurn
+	// itemLeft: another connection of the session is gone.
+	itemLeft
 )
 
 // An inbox is how other goroutines reach a connection's loop. It holds at most: one item for each of
-// the session's tasks, one itemClose, one itemShutdown and one itemRetry at a time, and one item for
-// each pending task management function of each session of the target (maxTMF each).
+// the session's tasks, one itemClose, one itemShutdown, one itemTurn and one itemRetry at a time, one
+// itemLeft for each other connection of the session, and one item for each pending task management function
+// of each connection of the target (maxTMF each).
 type inbox struct {
 	mu      sync.Mutex
 	items   []item

@@ -29,10 +29,10 @@ const (
 type login struct {
 	traits iscsi.Traits
 	tag    uint16 // portal group tag
-	// find is the target of a name that has been seen to be well formed, nil if there is none; live
-	// reports whether a session has a TSIH.
+	// find is the target of a name that has been seen to be well formed, nil if there is none; live is the
+	// session of a TSIH.
 	find func(iscsi.Name) *Target
-	live func(tsih uint16) bool
+	live func(tsih uint16) *session
 
 	first  iscsi.LoginRequest
 	rounds int
@@ -51,6 +51,7 @@ type login struct {
 	initiator iscsi.Name
 	target    *Target // nil: discovery
 	discovery bool
+	joins     *session     // the login adds a connection to it
 	params    iscsi.Params // valid with loginEnter
 }
 
@@ -216,13 +217,27 @@ func (l *login) identify(kvs []iscsi.KeyValue) error {
 		}
 		config = l.target.c.Negotiate
 	}
-	if tsih := l.first.TSIH; tsih != 0 {
-		if l.live(tsih) {
-			return refusal(iscsi.LoginCannotInclude, "session %d has its one connection", tsih)
-		}
-		return refusal(iscsi.LoginNoSession, "no session %d", tsih)
-	}
 	l.neg = iscsi.NewNegotiation(iscsi.Target, l.traits, config, l.discovery)
+	if l.first.TSIH != 0 {
+		return l.join()
+	}
+	return nil
+}
+
+// join finds the session that the login adds a connection to, or reinstates one of (RFC 7143, 6.3.4). Who is
+// not its initiator does not learn that there is one.
+func (l *login) join() error {
+	ses := l.live(l.first.TSIH)
+	switch {
+	case ses == nil || l.target == nil || ses.target != l.target || ses.initiator != l.initiator || ses.key.isid != l.first.ISID:
+		return refusal(iscsi.LoginNoSession, "no session %d", l.first.TSIH)
+	case ses.key.tag != l.tag:
+		return refusal(iscsi.LoginCannotInclude, "session %d is of portal group %d", ses.tsih, ses.key.tag)
+	case ses.transport != l.traits.Name:
+		return refusal(iscsi.LoginCannotInclude, "session %d is over %s", ses.tsih, ses.transport)
+	}
+	l.joins = ses
+	l.neg.SetJoining()
 	return nil
 }
 
@@ -303,6 +318,9 @@ func (l *login) emit() loginAnswer {
 	var err error
 	if l.params, err = l.neg.Result(); err != nil {
 		return l.refuse(err)
+	}
+	if l.joins != nil {
+		l.params = l.joins.params.WithConnection(&l.params)
 	}
 	a.decision = loginEnter
 	return a

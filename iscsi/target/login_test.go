@@ -27,7 +27,20 @@ func testLogin(tr iscsi.Traits) *login {
 			}
 			return nil
 		},
-		live: func(tsih uint16) bool { return tsih == 7 },
+		live: func(tsih uint16) *session {
+			ses := &session{target: t, initiator: testInitiator, transport: tr.Name, tsih: tsih}
+			ses.key = sessionKey{isid: wholeLogin.ISID, tag: 1}
+			switch tsih {
+			case 7:
+			case 9:
+				ses.transport = "another"
+			case 10:
+				ses.key.tag = 2
+			default:
+				return nil
+			}
+			return ses
+		},
 	}
 }
 
@@ -184,7 +197,10 @@ func TestLoginStatuses(t *testing.T) {
 		{"no text", first(nil), iscsi.LoginMissingParameter},
 		{"version", first(func(r *iscsi.LoginRequest) { r.VersionMin, r.VersionMax = 1, 1 }, normal()...), iscsi.LoginBadVersion},
 		{"higher version offered", first(func(r *iscsi.LoginRequest) { r.VersionMax = 9 }, normal()...), iscsi.LoginSuccess},
-		{"live TSIH", first(func(r *iscsi.LoginRequest) { r.TSIH, r.CID = 7, 1 }, normal()...), iscsi.LoginCannotInclude},
+		{"live TSIH", first(func(r *iscsi.LoginRequest) { r.TSIH, r.CID = 7, 1 }, normal()...), iscsi.LoginSuccess},
+		{"TSIH of another initiator port", first(func(r *iscsi.LoginRequest) { r.TSIH, r.ISID[5] = 7, 1 }, normal()...), iscsi.LoginNoSession},
+		{"TSIH over another transport", first(func(r *iscsi.LoginRequest) { r.TSIH, r.CID = 9, 1 }, normal()...), iscsi.LoginCannotInclude},
+		{"TSIH in another portal group", first(func(r *iscsi.LoginRequest) { r.TSIH, r.CID = 10, 1 }, normal()...), iscsi.LoginCannotInclude},
 		{"unknown TSIH", first(func(r *iscsi.LoginRequest) { r.TSIH = 8 }, normal()...), iscsi.LoginNoSession},
 		{"CSG 2", first(func(r *iscsi.LoginRequest) { r.Current = 2 }, normal()...), iscsi.LoginInitiatorError},
 		{"CSG 3", first(func(r *iscsi.LoginRequest) { r.Current = 3 }, normal()...), iscsi.LoginInitiatorError},

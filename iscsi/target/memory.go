@@ -3,7 +3,6 @@ package target
 import (
 	"sync"
 
-	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/arena"
 )
 
@@ -122,11 +121,15 @@ func (m *sessionMemory) put(p piece) {
 	m.free = append(m.free, p)
 }
 
-// pieceSize is how many bytes of a write may come without being asked for.
-func pieceSize(p *iscsi.Params) int {
-	n := uint32(0)
+// pieceSize is how many bytes of a write may come without being asked for, on any of the session's
+// connections: each has its own MaxRecvData.
+func (ses *session) pieceSize() int {
+	n, p := uint32(0), &ses.params
 	if p.ImmediateData {
-		n = min(p.FirstBurstLength, p.MaxRecvData)
+		n = p.FirstBurstLength
+		if !ses.shared {
+			n = min(n, p.MaxRecvData)
+		}
 	}
 	if !p.InitialR2T {
 		n = p.FirstBurstLength

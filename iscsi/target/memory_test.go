@@ -66,7 +66,7 @@ func TestManySessionsFindSomeReserve(t *testing.T) {
 func TestPieceSize(t *testing.T) {
 	for _, row := range []struct {
 		p    iscsi.Params
-		want int
+		want int // with one connection
 	}{
 		{iscsi.Params{InitialR2T: true, ImmediateData: true, FirstBurstLength: 65536, MaxRecvData: 8192}, 8192},
 		{iscsi.Params{InitialR2T: true, ImmediateData: true, FirstBurstLength: 4096, MaxRecvData: 8192}, 4096},
@@ -74,7 +74,13 @@ func TestPieceSize(t *testing.T) {
 		{iscsi.Params{FirstBurstLength: 65536, MaxRecvData: 8192}, 65536},
 		{iscsi.Params{ImmediateData: true, FirstBurstLength: 65536, MaxRecvData: 8192}, 65536},
 	} {
-		assert.Equal(t, row.want, pieceSize(&row.p), "%+v", row.p)
+		ses := session{params: row.p}
+		assert.Equal(t, row.want, ses.pieceSize(), "%+v", row.p)
+		ses.shared = true // each connection has its own MaxRecvData
+		if row.want > 0 {
+			row.want = int(row.p.FirstBurstLength)
+		}
+		assert.Equal(t, row.want, ses.pieceSize(), "shared: %+v", row.p)
 	}
 }
 

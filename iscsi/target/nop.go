@@ -51,7 +51,7 @@ func (c *conn) sendNOPIn(itt, ttt uint32, sn iscsi.StatSN, data []byte) {
 
 // maxData is the longest data segment, in bytes, of a PDU to the initiator that is not Data-In.
 func (c *conn) maxData() int {
-	n := int(c.ses.params.MaxSendData)
+	n := int(c.params.MaxSendData)
 	if c.ses.discovery {
 		n = min(n, c.traits.MaxLoginData)
 	}

@@ -8,8 +8,19 @@ import (
 )
 
 // maxHeld bounds the bytes of requests that came before their turn and are kept. On one connection none
-// should: commands are sent in order (RFC 7143, 4.2.2.1).
+// should: commands are sent in order (RFC 7143, 4.2.2.1). A session that may have more keeps what its
+// window lets it (heldLimit).
 const maxHeld = 1 << 20
+
+// heldLimit bounds the bytes of requests that a session keeps. Between connections any order is usual, and
+// each slot of the window may hold a command with its immediate data. That is as much again as the session's
+// part of the reserve: all sessions together keep no more than the reserve has.
+func (ses *session) heldLimit() int {
+	if !ses.shared {
+		return maxHeld
+	}
+	return max(maxHeld, int(ses.win.size)*(iscsi.BHSSize+ses.mem.unit))
+}
 
 // request takes a PDU in full-feature phase: checks that it may come, and orders it by CmdSN.
 func (c *conn) request(ev *iscsi.Event) {
@@ -63,12 +74,13 @@ func (c *conn) allowed(op iscsi.Opcode) bool {
 // hold keeps a request that came before its turn.
 func (c *conn) hold(sn iscsi.CmdSN, ev *iscsi.Event) {
 	size := iscsi.BHSSize + len(ev.AHS) + len(ev.Data)
-	if c.ses.held+size > maxHeld {
-		c.fail(fmt.Errorf("more than %d bytes of requests out of order", maxHeld))
+	if limit := c.ses.heldLimit(); c.ses.held+size > limit {
+		c.fail(fmt.Errorf("more than %d bytes of requests out of order", limit))
 		return
 	}
 	c.ses.held += size
 	c.ses.win.keep(sn, &heldPDU{
+		c:      c,
 		bhs:    *ev.BHS,
 		ahs:    append([]byte(nil), ev.AHS...),
 		data:   append([]byte(nil), ev.Data...),
@@ -78,10 +90,14 @@ func (c *conn) hold(sn iscsi.CmdSN, ev *iscsi.Event) {
 
 func (p *heldPDU) size() int { return iscsi.BHSSize + len(p.ahs) + len(p.data) }
 
-// deliverHeld delivers the requests whose turn has come.
+// deliverHeld delivers the requests whose turn has come, up to the first that another connection has to.
 func (c *conn) deliverHeld() {
 	for c.err == nil && c.state == connFull {
-		p := c.ses.win.next()
+		p, other := c.ses.win.next(c)
+		if other != nil && c.ses.called != other {
+			c.ses.called = other
+			other.post(item{kind: itemTurn})
+		}
 		if p == nil {
 			return
 		}

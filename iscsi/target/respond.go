@@ -63,21 +63,21 @@ func (c *conn) answerTask(t *task) {
 		return
 	}
 	t.state = taskReady
-	c.ses.ready.push(t)
+	c.ready.push(t)
 	c.sendReady()
 }
 
 // sendReady sends read data as far as there is room.
 func (c *conn) sendReady() {
 	ses := c.ses
-	for t := ses.ready.head; t != nil; t = ses.ready.head {
+	for t := c.ready.head; t != nil; t = c.ready.head {
 		n := int(t.scsi.InData)
-		if ses.sending > 0 && ses.sending+n > maxSending {
+		if c.sending > 0 && c.sending+n > maxSending {
 			return
 		}
-		ses.ready.pop()
+		c.ready.pop()
 		t.sent = n
-		ses.sending += n
+		c.sending += n
 		ses.readBytes.Add(uint64(n))
 		t.sub = appendPrefix(t.sub[:0], t.scsi.In, n)
 		c.dm.PutData(&t.transfer, t.sub, 0)
@@ -130,7 +130,7 @@ func (c *conn) taskLeft(t *task) {
 	if t.state != taskResponding {
 		panic(fmt.Sprintf("target: the datamover released task %08x in state %d", t.transfer.ITT, t.state))
 	}
-	c.ses.sending -= t.sent
+	c.sending -= t.sent
 	c.freeTask(t)
 	if t.windowed {
 		c.ses.win.left()

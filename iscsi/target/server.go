@@ -134,8 +134,7 @@ type TargetConfig struct {
 	Alias string
 	// Device holds the logical units.
 	Device *scsi.Device
-	// Negotiate is what the target answers to operational keys. A session has one connection, whatever
-	// MaxConnections says.
+	// Negotiate is what the target answers to operational keys. MaxConnections is 4 at most.
 	Negotiate iscsi.Config
 	// Allow lists initiator names that may log in; empty means any.
 	Allow []string
@@ -160,7 +159,7 @@ func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
 		return nil, fmt.Errorf("target %s: no device", name)
 	}
 	c.Name = name
-	c.Negotiate.MaxConnections = 1
+	c.Negotiate.MaxConnections = min(c.Negotiate.MaxConnections, maxConnections)
 	t := &Target{c: c, queues: make(map[int]*luQueue)}
 	for _, a := range c.Allow {
 		initiator, err := iscsi.ParseName(a)
@@ -203,7 +202,7 @@ func (s *Server) RemoveTarget(name iscsi.Name) error {
 			return nil
 		}
 		for _, ses := range list {
-			ses.c.post(item{kind: itemClose, err: errTargetRemoved})
+			ses.tell(item{kind: itemClose, err: errTargetRemoved})
 		}
 		s.changed.Wait()
 	}
@@ -252,11 +251,13 @@ func (t *Target) queue(lun uint64) *luQueue {
 
 // SessionInfo is a snapshot of one session.
 type SessionInfo struct {
-	TSIH            uint16
-	Initiator       string
-	Target          string // empty: discovery
-	Transport       string
+	TSIH      uint16
+	Initiator string
+	Target    string // empty: discovery
+	Transport string
+	// Remote is the initiator's address, of the oldest connection; Connections how many there are.
 	Remote          string
+	Connections     int
 	Since           time.Time
 	Params          iscsi.Params
 	Commands        uint64
@@ -273,12 +274,17 @@ func (s *Server) Sessions() []SessionInfo {
 	defer s.mu.Unlock()
 	list := make([]SessionInfo, 0, len(s.sessions))
 	for _, ses := range s.sessions {
+		remote := ""
+		if len(ses.members) > 0 {
+			remote = ses.members[0].c.dm.RemoteAddr().String()
+		}
 		list = append(list, SessionInfo{
 			TSIH:         ses.tsih,
 			Initiator:    string(ses.initiator),
 			Target:       ses.targetName(),
-			Transport:    ses.c.traits.Name,
-			Remote:       ses.c.dm.RemoteAddr().String(),
+			Transport:    ses.transport,
+			Remote:       remote,
+			Connections:  len(ses.members),
 			Since:        ses.since,
 			Params:       ses.params,
 			Commands:     ses.commands.Load(),

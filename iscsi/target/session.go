@@ -20,6 +20,7 @@ var (
 	errReinstated    = errors.New("replaced by a new login of the same initiator port")
 	errTargetRemoved = errors.New("target removed")
 	errColdReset     = errors.New("target cold reset")
+	errLoggedOut     = errors.New("logged out")
 	errCrowdedOut    = errors.New("too many connections that have not logged in")
 )
 
@@ -31,16 +32,17 @@ type sessionKey struct {
 	tag               uint16
 }
 
-// A session is the state of an I_T nexus. For now it has exactly one connection, whose loop owns it.
+// A session is the state of an I_T nexus. The loop of its connection owns it; several take turns (sharing).
 type session struct {
+	sharing
 	s         *Server
-	c         *conn
 	initiator iscsi.Name
 	key       sessionKey
 	tsih      uint16
 	target    *Target // nil: discovery
 	discovery bool
-	params    iscsi.Params
+	params    iscsi.Params // of the first connection; in force in all, but for what conn.params says
+	transport string
 	since     time.Time
 	nexus     *scsi.Nexus
 	waiters   []*conn // logins that wait for its end; the server's lock guards it
@@ -49,22 +51,16 @@ type session struct {
 	tasks     taskTable
 	mem       *sessionMemory // nil: discovery
 	held      int            // bytes of requests held out of order
-	sending   int            // bytes of read data queued that have not left
-	ready     taskQueue      // read data that waits for room
-	running   int            // tasks with the workers
-	fetched   time.Time      // when write data has come last
 	immediate int            // tasks that came outside the window
-	aborts    []abortSet     // not quiet yet
-	tmfs      []*tmfOp       // not answered yet
 	gone      goneRing
-	exchange  textExchange
 
 	commands, readBytes, writtenBytes, errors, rejects, dropped atomic.Uint64
 }
 
-// timed reports whether single tasks have deadlines.
-func (ses *session) timed() bool {
-	return len(ses.tmfs) > 0 || ses.mem != nil && len(ses.tasks.free) < len(ses.tasks.tasks)
+// hasDeadlines reports whether single tasks or functions have deadlines.
+func (c *conn) hasDeadlines() bool {
+	ses := c.ses
+	return ses != nil && (len(c.tmfs) > 0 || len(c.logouts) > 0 || ses.mem != nil && len(ses.tasks.free) < len(ses.tasks.tasks))
 }
 
 // loginPDU takes a PDU before full-feature phase.
@@ -77,6 +73,11 @@ func (c *conn) loginPDU(ev *iscsi.Event) {
 	if c.login.rounds == 0 {
 		// StatSN may start anywhere (RFC 7143, 4.2.2.2); the initiator's own idea of it will do.
 		c.seq = iscsi.Sequence{StatSN: req.ExpStatSN, ExpCmdSN: req.CmdSN, MaxCmdSN: req.CmdSN}
+		if req.TSIH != 0 {
+			// The session's window is not this connection's to tell yet. This says so: such a pair is ignored
+			// (RFC 7143, 4.2.2.1).
+			c.seq.MaxCmdSN = req.CmdSN - 2
+		}
 	}
 	a := c.login.step(&req, ev.Data)
 	switch a.decision {
@@ -120,18 +121,13 @@ func (c *conn) sendRefusal(a *loginAnswer) {
 	c.enterState(connLeaving)
 }
 
-// enter makes the session of a login that has agreed on everything, or waits until the one that it
-// replaces has ended.
+// enter makes the session of a login that has agreed on everything, or joins the one that it named, or waits
+// until what it replaces has ended.
 func (c *conn) enter() {
 	l := &c.login
-	ses := &session{
-		s: c.s, c: c, initiator: l.initiator, target: l.target, discovery: l.discovery,
-		params: l.params, since: c.now,
-	}
-	if t := l.target; t != nil {
-		ses.key = sessionKey{initiator: l.initiator, target: t.c.Name, isid: l.first.ISID, tag: l.tag}
-	}
-	switch wait, err := c.s.claim(ses); {
+	c.cid, c.params = l.first.CID, l.params
+	ses, wait, err := c.claim()
+	switch {
 	case err != nil:
 		c.refuse(err)
 		return
@@ -141,12 +137,6 @@ func (c *conn) enter() {
 		}
 		return
 	}
-	if err := c.open(ses); err != nil {
-		c.s.release(ses)
-		c.refuse(err)
-		return
-	}
-	c.ses, c.cid = ses, l.first.CID
 	c.answer.resp.TSIH = ses.tsih
 	c.sendLogin(&c.answer)
 	c.answer = loginAnswer{}
@@ -155,6 +145,57 @@ func (c *conn) enter() {
 	c.log = c.s.log.WithFields(logrus.Fields{"session": ses.tsih, "initiator": l.initiator, "target": ses.targetName()})
 	c.log.Info(ses.greeting(c))
 	c.login = login{initiator: l.initiator}
+}
+
+// claim makes c.ses, or says that something must end first.
+func (c *conn) claim() (ses *session, wait bool, err error) {
+	l := &c.login
+	if ses = l.joins; ses != nil {
+		return c.claimMember(ses)
+	}
+	ses = &session{
+		s: c.s, initiator: l.initiator, target: l.target, discovery: l.discovery,
+		params: l.params, since: c.now, transport: c.traits.Name,
+	}
+	ses.shared = !ses.discovery && ses.params.MaxConnections > 1
+	if t := l.target; t != nil {
+		ses.key = sessionKey{initiator: l.initiator, target: t.c.Name, isid: l.first.ISID, tag: l.tag}
+	}
+	if wait, err = c.s.claim(ses, c); wait || err != nil {
+		return nil, wait, err
+	}
+	if err := c.openSession(ses); err != nil {
+		c.s.release(ses)
+		return nil, false, err
+	}
+	c.ses = ses
+	c.store()
+	c.lock() // others may join from here on
+	c.s.admitMembers(ses)
+	return ses, false, nil
+}
+
+// claimMember joins c to a session.
+func (c *conn) claimMember(ses *session) (_ *session, wait bool, err error) {
+	c.joining = ses
+	if wait, err = c.s.join(ses, c); wait {
+		return nil, true, nil
+	}
+	if err == nil {
+		c.ses = ses
+		c.load()
+		c.lock()
+		if err = c.open(); err != nil {
+			c.unlock()
+			c.ses = nil
+		}
+	}
+	c.joining = nil
+	if err != nil {
+		c.s.left(ses, c)
+		return nil, false, err
+	}
+	return ses, false, nil
 }
 
 func (ses *session) targetName() string {
@@ -166,91 +207,50 @@ func (ses *session) targetName() string {
 
 func (ses *session) greeting(c *conn) string {
 	kind := "logged in"
-	if ses.discovery {
+	switch {
+	case ses.discovery:
 		kind = "discovery"
+	case c.login.joins != nil:
+		kind = fmt.Sprintf("connection %d", c.cid)
 	}
 	return fmt.Sprintf("%s over %s from %v", kind, c.traits.Name, c.dm.RemoteAddr())
 }
 
-// open gives a claimed session its memory and readies the datamover.
-func (c *conn) open(ses *session) error {
+// openSession gives a claimed session its memory and readies the datamover.
+func (c *conn) openSession(ses *session) error {
 	size := uint32(discoveryWindow)
 	if !ses.discovery {
-		ses.mem = c.s.reserve.take(pieceSize(&ses.params), c.s.c.Window)
+		ses.mem = c.s.reserve.take(ses.pieceSize(), c.s.c.Window)
 		if size = uint32(len(ses.mem.free)); size == 0 {
 			return refusal(iscsi.LoginOutOfResources, "no data buffers left for another session")
 		}
-		ses.tasks.open(c, int(2*size)+spareTasks)
+		ses.tasks.open(int(2*size) + spareTasks)
 		ses.gone.open(len(ses.tasks.tasks))
 	}
 	ses.win.open(&c.seq, c.seq.ExpCmdSN, size)
-	c.openControls()
-	c.events = make([]iscsi.Event, sessionEvents)
-	if err := c.dm.Enable(&ses.params, &c.seq); err != nil {
+	if err := c.open(); err != nil {
 		if ses.mem != nil {
 			c.s.reserve.put(ses.mem)
 		}
-		return refusal(iscsi.LoginOutOfResources, "transport: %v", err)
+		return err
 	}
 	if !ses.discovery {
-		isid := c.login.first.ISID
 		ses.nexus = ses.target.c.Device.Attach(scsi.NexusConfig{
-			Initiator:    fmt.Sprintf("%s,i,0x%x", ses.key.initiator, isid[:]),
-			RelativePort: c.portal.config.Tag,
+			Initiator:    fmt.Sprintf("%s,i,0x%x", ses.key.initiator, ses.key.isid[:]),
+			RelativePort: ses.key.tag,
 		})
 	}
 	return nil
 }
 
-// endSession takes a session down. The datamover is closed and uses no memory any more.
-func (c *conn) endSession() {
-	ses := c.ses
-	for i := range ses.tasks.tasks {
-		if t := &ses.tasks.tasks[i]; t.state != taskFree {
-			c.dropTask(t)
-		}
+// open readies a connection for full-feature phase.
+func (c *conn) open() error {
+	c.openControls()
+	c.events = make([]iscsi.Event, sessionEvents)
+	if err := c.dm.Enable(&c.params, &c.seq); err != nil {
+		return refusal(iscsi.LoginOutOfResources, "transport: %v", err)
 	}
-	for ses.running > 0 {
-		items := c.inbox.take()
-		if len(items) == 0 {
-			<-c.inbox.bell
-		}
-		for _, it := range items {
-			switch it.kind {
-			case itemExecuted:
-				ses.running--
-				c.reportPanic(it.task)
-				c.freeTask(it.task)
-			case itemAbort:
-				ses.aborts = append(ses.aborts, abortSet{op: it.op}) // quiet when nothing runs any more
-			}
-		}
-	}
-	for _, set := range ses.aborts {
-		set.op.quiet()
-	}
-	if ses.mem != nil {
-		c.s.reserve.put(ses.mem)
-	}
-	if ses.nexus != nil {
-		ses.target.c.Device.Detach(ses.nexus)
-	}
-	c.s.release(ses)
-}
-
-// dropTask ends a task of a connection that is gone, unless a worker has it.
-func (c *conn) dropTask(t *task) {
-	switch t.state {
-	case taskWaiting:
-		if !c.s.c.Pool.Cancel(&t.wait) {
-			t.bufs = t.wait.Bufs // granted: the item in the inbox is not looked at any more
-		}
-	case taskRunning:
-		if !c.recall(t) {
-			return // counted in running
-		}
-	}
-	c.freeTask(t)
+	return nil
 }
 
 func (c *conn) reportPanic(t *task) {

@@ -9,8 +9,8 @@ import (
 )
 
 // claim enters ses in the table of sessions and gives it a TSIH. If an older session has its key, that
-// one is told to end, and wait is true: the connection of ses gets itemRetry when it has.
-func (s *Server) claim(ses *session) (wait bool, err error) {
+// one is told to end, and wait is true: c gets itemRetry when it has.
+func (s *Server) claim(ses *session, c *conn) (wait bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := ses.target
@@ -22,8 +22,11 @@ func (s *Server) claim(ses *session) (wait bool, err error) {
 	}
 	if t != nil {
 		if old := s.byKey[ses.key]; old != nil {
-			old.waiters = append(old.waiters, ses.c)
-			old.c.post(item{kind: itemClose, err: errReinstated})
+			if !slices.Contains(old.waiters, c) {
+				old.waiters = append(old.waiters, c)
+			}
+			old.failed = true
+			old.tell(item{kind: itemClose, err: errReinstated})
 			return true, nil
 		}
 	}
@@ -37,6 +40,7 @@ func (s *Server) claim(ses *session) (wait bool, err error) {
 		}
 	}
 	ses.tsih = s.lastTSIH
+	ses.members = []member{{c: c, entered: true}}
 	s.sessions[ses.tsih] = ses
 	if t != nil {
 		s.byKey[ses.key] = ses
@@ -58,19 +62,14 @@ func (s *Server) release(ses *session) {
 	s.changed.Broadcast()
 }
 
-func (s *Server) hasTSIH(tsih uint16) bool {
+// live is the session of a TSIH, nil if there is none.
+func (s *Server) live(tsih uint16) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sessions[tsih] != nil
+	return s.sessions[tsih]
 }
 
-// sessionsOf lists the live sessions of a target.
-func (s *Server) sessionsOf(t *Target) []*session {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sessionsOfLocked(t)
-}
-
+// sessionsOfLocked lists the live sessions of a target.
 func (s *Server) sessionsOfLocked(t *Target) []*session {
 	var list []*session
 	for _, ses := range s.sessions {

@@ -37,7 +37,7 @@ type task struct {
 	transfer iscsi.Transfer
 	scsi     scsi.Task
 	device   *scsi.Device
-	c        *conn
+	c        *conn // has its allegiance (RFC 7143, 4.2.5.2): the others of the session leave it alone
 	index    int32
 	state    taskState
 	serial   uint64    // order of arrival in the session
@@ -78,7 +78,7 @@ type taskTable struct {
 	serial  uint64
 }
 
-func (tt *taskTable) open(c *conn, n int) {
+func (tt *taskTable) open(n int) {
 	tt.tasks = make([]task, n)
 	tt.free = make([]int32, 0, n)
 	size := 64
@@ -91,19 +91,19 @@ func (tt *taskTable) open(c *conn, n int) {
 	}
 	for i := n - 1; i >= 0; i-- {
 		t := &tt.tasks[i]
-		t.c, t.index = c, int32(i)
-		t.wait.Ready = func() { c.post(item{kind: itemGranted, task: t}) }
+		t.index = int32(i)
+		t.wait.Ready = func() { t.c.post(item{kind: itemGranted, task: t}) }
 		tt.free = append(tt.free, int32(i))
 	}
 }
 
-// take makes a task with an ITT that find does not know. The window and spareTasks see to it that one is
-// left.
-func (tt *taskTable) take(itt uint32) *task {
+// take makes a task of c with an ITT that find does not know. The window and spareTasks see to it that one
+// is left.
+func (tt *taskTable) take(c *conn, itt uint32) *task {
 	t := &tt.tasks[tt.free[len(tt.free)-1]]
 	tt.free = tt.free[:len(tt.free)-1]
 	tt.serial++
-	t.serial = tt.serial
+	t.c, t.serial = c, tt.serial
 	t.transfer.ITT, t.transfer.Tag = itt, uint32(t.index)
 	b := tt.bucket(itt)
 	t.hashNext, *b = *b, t.index
@@ -146,7 +146,7 @@ func (tt *taskTable) put(t *task) {
 	tt.free = append(tt.free, t.index)
 }
 
-// active is how many tasks wait for anything but their response to leave.
+// active is how many of the session's tasks wait for anything but their response to leave.
 func (tt *taskTable) active() int {
 	n := 0
 	for i := range tt.tasks {

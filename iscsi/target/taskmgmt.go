@@ -14,33 +14,35 @@ const (
 	// taskManagementTimeout is how long a function waits for tasks that a store holds; then the answer is
 	// "rejected", because "complete" would not be true. Linux gives a logical unit reset 30 s.
 	taskManagementTimeout = 25 * time.Second
-	// maxTMF bounds the functions that wait in a session; further ones are rejected.
+	// maxTMF bounds the functions that wait on a connection; further ones are rejected.
 	maxTMF = 16
 )
 
 // A tmfOp is a task management function that waits until all that it ends is quiet: nothing of it
 // will touch the store or the initiator's memory any more, and no response of it is still to be queued.
-// It may reach into other sessions of the target; the last one to be quiet tells the asking connection.
+// It may reach into other connections and sessions of the target; the last one to be quiet tells the asking
+// connection.
 type tmfOp struct {
 	c        *conn // asked, and will be answered
 	request  iscsi.TMFRequest
 	windowed bool
 	since    time.Time
-	pending  atomic.Int32 // sessions that are not quiet
+	pending  atomic.Int32 // connections that are not quiet
 	over     atomic.Bool  // answered, or never to be
 }
 
-// quiet notes that one session is quiet.
+// quiet notes that one connection is quiet.
 func (op *tmfOp) quiet() {
 	if op.pending.Add(-1) == 0 {
 		op.c.post(item{kind: itemQuiet, op: op})
 	}
 }
 
-// An abortSet says which tasks of a session end.
+// An abortSet says which tasks of a connection end.
 type abortSet struct {
 	op     *tmfOp
 	only   uint64 // serial of one task; 0: all that follows
+	mate   bool   // asked for on another connection of the session: serial is set
 	byLUN  bool
 	lun    iscsi.LUN
 	serial uint64 // the last task received before
@@ -71,7 +73,7 @@ func (c *conn) taskManagement(ev *iscsi.Event, windowed bool) {
 		return
 	}
 	op.pending.Store(1)
-	if len(c.ses.tmfs) >= maxTMF {
+	if len(c.tmfs) >= maxTMF {
 		c.answerTMF(op, iscsi.TMRejected)
 		return
 	}
@@ -98,8 +100,14 @@ func (c *conn) taskManagement(ev *iscsi.Event, windowed bool) {
 // then taken as received, and the command dropped if it comes (RFC 7143, 11.5.5).
 func (c *conn) abortOne(op *tmfOp) {
 	if t := c.ses.tasks.find(op.request.RefITT); t != nil {
-		c.ses.tmfs = append(c.ses.tmfs, op)
-		c.abort(abortSet{op: op, only: t.serial})
+		c.tmfs = append(c.tmfs, op)
+		set := abortSet{op: op, only: t.serial}
+		if t.c == c {
+			c.abort(set)
+			return
+		}
+		set.mate, set.serial = true, t.serial
+		t.c.postAbort(set)
 		return
 	}
 	if sn := op.request.RefCmdSN; sn.Before(op.request.CmdSN) && c.skip(sn) {
@@ -126,40 +134,51 @@ func (c *conn) skip(sn iscsi.CmdSN) bool {
 
 // abortMany ends a set of tasks, in all sessions of the target if others is set.
 func (c *conn) abortMany(op *tmfOp, set abortSet, others bool) {
-	c.ses.tmfs = append(c.ses.tmfs, op)
+	c.tmfs = append(c.tmfs, op)
+	set.op = op
+	mates, strangers := c.s.neighbours(c)
+	mate := set
+	mate.mate, mate.serial = true, c.ses.tasks.serial
+	for _, m := range mates {
+		op.pending.Add(1)
+		m.postAbort(mate)
+	}
 	if others {
-		for _, ses := range c.s.sessionsOf(c.ses.target) {
-			if ses == c.ses {
-				continue
-			}
+		for _, m := range strangers {
 			op.pending.Add(1)
-			if !ses.c.post(item{kind: itemAbort, op: op, set: set}) {
-				op.quiet()
-			}
+			m.postAbort(set)
 		}
 	}
-	set.op = op
 	c.abort(set)
 	c.deliverHeld()
 }
 
-// abort ends the tasks of a set in this session, and tells set.op once they are quiet.
+// postAbort makes c end the tasks of a set. A connection that is gone has none.
+func (c *conn) postAbort(set abortSet) {
+	if !c.post(item{kind: itemAbort, op: set.op, set: set}) {
+		set.op.quiet()
+	}
+}
+
+// abort ends the tasks of a set on this connection, and tells set.op once they are quiet.
 func (c *conn) abort(set abortSet) {
 	ses := c.ses
 	if ses == nil {
 		set.op.quiet()
 		return
 	}
-	set.serial = ses.tasks.serial
-	if set.only == 0 {
-		c.abortHeld(&set)
+	if !set.mate {
+		set.serial = ses.tasks.serial
+		if set.only == 0 {
+			c.abortHeld(&set)
+		}
 	}
 	for i := range ses.tasks.tasks {
-		if t := &ses.tasks.tasks[i]; t.state != taskFree && set.has(t) {
+		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree && set.has(t) {
 			c.abortTask(t)
 		}
 	}
-	ses.aborts = append(ses.aborts, set)
+	c.aborts = append(c.aborts, set)
 	c.checkAborts()
 }
 
@@ -205,7 +224,7 @@ func (c *conn) abortTask(t *task) {
 			return
 		}
 	case taskReady:
-		c.ses.ready.remove(t)
+		c.ready.remove(t)
 	}
 	t.aborted = true
 	c.endTask(t)
@@ -216,17 +235,16 @@ func (c *conn) recall(t *task) bool {
 	if !c.s.workers.cancel(t) {
 		return false
 	}
-	c.ses.running--
+	c.running--
 	t.prepared = true
 	return true
 }
 
 // checkAborts looks which sets have become quiet.
 func (c *conn) checkAborts() {
-	ses := c.ses
-	kept := ses.aborts[:0]
-	for i := range ses.aborts {
-		set := ses.aborts[i]
+	kept := c.aborts[:0]
+	for i := range c.aborts {
+		set := c.aborts[i]
 		switch {
 		case set.op.over.Load(): // answered for lack of time
 		case c.busy(&set):
@@ -235,13 +253,13 @@ func (c *conn) checkAborts() {
 			set.op.quiet()
 		}
 	}
-	clear(ses.aborts[len(kept):])
-	ses.aborts = kept
+	clear(c.aborts[len(kept):])
+	c.aborts = kept
 }
 
 func (c *conn) busy(set *abortSet) bool {
 	for i := range c.ses.tasks.tasks {
-		if t := &c.ses.tasks.tasks[i]; t.state != taskFree && t.aborted && set.has(t) {
+		if t := &c.ses.tasks.tasks[i]; t.c == c && t.state != taskFree && t.aborted && set.has(t) {
 			return true
 		}
 	}
@@ -262,10 +280,9 @@ func (c *conn) finishTMF(op *tmfOp) {
 	}
 	c.answerTMF(op, iscsi.TMComplete)
 	if op.request.Function == iscsi.TMTargetColdReset {
-		for _, ses := range c.s.sessionsOf(c.ses.target) {
-			if ses != c.ses {
-				ses.c.post(item{kind: itemClose, err: errColdReset})
-			}
+		mates, strangers := c.s.neighbours(c)
+		for _, m := range append(mates, strangers...) {
+			m.post(item{kind: itemClose, err: errColdReset})
 		}
 		c.log.WithField("err", errColdReset).Info("session closed")
 		c.enterState(connLeaving)
@@ -275,9 +292,9 @@ func (c *conn) finishTMF(op *tmfOp) {
 // answerTMF queues the response (RFC 7143, 11.6).
 func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
 	op.over.Store(true)
-	for i, p := range c.ses.tmfs {
+	for i, p := range c.tmfs {
 		if p == op {
-			c.ses.tmfs = append(c.ses.tmfs[:i], c.ses.tmfs[i+1:]...)
+			c.tmfs = append(c.tmfs[:i], c.tmfs[i+1:]...)
 			break
 		}
 	}
@@ -300,18 +317,18 @@ func (c *conn) overdue() {
 	ses := c.ses
 	for i := range ses.tasks.tasks {
 		t := &ses.tasks.tasks[i]
-		if t.state != taskFetching && t.state != taskCollecting {
+		if t.c != c || t.state != taskFetching && t.state != taskCollecting {
 			continue
 		}
 		// Data of others may come first on a slow link.
-		if c.now.Sub(later(t.since, ses.fetched)) > dataTimeout || c.now.Sub(t.since) > dataTimeoutMax {
+		if c.now.Sub(later(t.since, c.fetched)) > dataTimeout || c.now.Sub(t.since) > dataTimeoutMax {
 			c.fail(fmt.Errorf("no data for write %08x on lun %v in %v", t.transfer.ITT, t.transfer.LUN, c.now.Sub(t.since)))
 			return
 		}
 	}
-	for len(ses.tmfs) > 0 && c.now.Sub(ses.tmfs[0].since) > taskManagementTimeout {
-		c.logStuck(ses.tmfs[0])
-		c.answerTMF(ses.tmfs[0], iscsi.TMRejected)
+	for len(c.tmfs) > 0 && c.now.Sub(c.tmfs[0].since) > taskManagementTimeout {
+		c.logStuck(c.tmfs[0])
+		c.answerTMF(c.tmfs[0], iscsi.TMRejected)
 		c.checkAborts()
 	}
 }
@@ -319,9 +336,9 @@ func (c *conn) overdue() {
 // logStuck names the tasks that a function waits for in vain.
 func (c *conn) logStuck(op *tmfOp) {
 	var tags []uint32
-	for _, set := range c.ses.aborts {
+	for _, set := range c.aborts {
 		for i := range c.ses.tasks.tasks {
-			if t := &c.ses.tasks.tasks[i]; set.op == op && t.state != taskFree && t.aborted && set.has(t) {
+			if t := &c.ses.tasks.tasks[i]; t.c == c && set.op == op && t.state != taskFree && t.aborted && set.has(t) {
 				tags = append(tags, t.transfer.ITT)
 			}
 		}

@@ -30,7 +30,7 @@ func (c *conn) textRequest(ev *iscsi.Event, windowed bool) {
 		return
 	}
 	c.openSlot(windowed)
-	x := &c.ses.exchange
+	x := &c.exchange
 	if req.TTT == iscsi.ReservedTag { // a new exchange ends the old one
 		*x = textExchange{open: true, itt: req.ITT, ttt: x.ttt + 1}
 		if x.ttt == iscsi.ReservedTag {
@@ -47,7 +47,7 @@ func (c *conn) textRequest(ev *iscsi.Event, windowed bool) {
 
 // takeText adds a request's text to the exchange, and answers when it is whole.
 func (c *conn) takeText(req *iscsi.TextRequest, data []byte) *iscsi.RejectError {
-	x := &c.ses.exchange
+	x := &c.exchange
 	bad := func(format string, args ...any) *iscsi.RejectError {
 		return &iscsi.RejectError{Reason: iscsi.RejectProtocolError, What: "Text Request: " + fmt.Sprintf(format, args...)}
 	}
@@ -88,7 +88,7 @@ func (c *conn) takeText(req *iscsi.TextRequest, data []byte) *iscsi.RejectError 
 // sendText answers a request with the next part of the answer. Parts end anywhere, also within a pair
 // (RFC 7143, 6.2); all but the last have C set and a TTT to ask for the next with.
 func (c *conn) sendText(req *iscsi.TextRequest) {
-	x := &c.ses.exchange
+	x := &c.exchange
 	r := iscsi.TextResponse{ITT: req.ITT, TTT: x.ttt}
 	var part []byte
 	if limit := c.maxData(); len(x.out) > limit {

@@ -5,8 +5,8 @@ import "github.com/goiser/goiser/iscsi"
 // maxWindow is the largest command window: what initiators have receive buffers for by default.
 const maxWindow = 128
 
-// A window is a session's command window (RFC 7143, 4.2.2.1). ExpCmdSN and MaxCmdSN stand in the
-// connection's Sequence, where the datamover reads them.
+// A window is a session's command window (RFC 7143, 4.2.2.1). ExpCmdSN and MaxCmdSN stand in the Sequence
+// of the connection that works on the session, where its datamover reads them; see session.lock.
 //
 // A slot of the window is one command. It is taken when the command arrives and opens again
 // (MaxCmdSN moves on) when its response is queued, so that the response itself carries the news. Because
@@ -40,6 +40,7 @@ const (
 
 // A heldPDU is a request that came before its turn, copied.
 type heldPDU struct {
+	c      *conn // came here, and is delivered here
 	bhs    [iscsi.BHSSize]byte
 	ahs    []byte
 	data   []byte
@@ -76,18 +77,22 @@ func (w *window) at(sn iscsi.CmdSN) *slot { return &w.slots[uint32(sn)%maxWindow
 // keep stores a request for which arrive said hold.
 func (w *window) keep(sn iscsi.CmdSN, p *heldPDU) { *w.at(sn) = slot{slotHeld, p} }
 
-// next is the held request whose turn has come, or nil.
-func (w *window) next() *heldPDU {
+// next is the held request whose turn has come, or nil. One that came on another connection than c stays
+// where it is, and that connection is returned.
+func (w *window) next(c *conn) (*heldPDU, *conn) {
 	for {
 		s := w.at(w.seq.ExpCmdSN)
-		if s.state == slotEmpty {
-			return nil
-		}
 		p := s.pdu
+		switch {
+		case s.state == slotEmpty:
+			return nil, nil
+		case p != nil && p.c != c:
+			return nil, p.c
+		}
 		*s = slot{}
 		w.seq.ExpCmdSN++
 		if p != nil {
-			return p
+			return p, nil
 		}
 		w.release()
 		w.late = true
