@@ -59,6 +59,8 @@ func exitCode(err error) int {
 		return exitProtocol
 	}
 	switch {
+	case errors.Is(err, initiator.ErrAuth):
+		return exitRefused
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return exitTimeout
 	case errors.Is(err, rdma.ErrRejected), errors.Is(err, rdma.ErrUnavailable):

@@ -14,15 +14,17 @@ const (
 	loginITT       = 1
 )
 
-// A login is the initiator's side of the login phase: the operational stage only. It has no connection and
-// no clock: request says what to send, response takes the answer.
+// A login is the initiator's side of the login phase: the operational stage, after the security stage if
+// there are credentials. It has no connection and no clock: request says what to send, response takes the answer.
 //
-//	offers ─► [C: more of them] ─► answers ─► granted
-//	                                  └─► round again with what the target has asked for
+//	(security ─►) offers ─► [C: more of them] ─► answers ─► granted
+//	                                                └─► round again with what the target has asked for
 type login struct {
 	isid      iscsi.ISID
 	neg       *iscsi.Negotiation
 	discovery bool
+	auth      *authenticator // nil: without security stage
+	stage     iscsi.Stage
 
 	out    []byte // text not yet sent
 	in     []byte // text of the present exchange
@@ -39,7 +41,7 @@ type login struct {
 
 // newLogin starts a login; target is empty for discovery.
 func newLogin(o *Options, tr iscsi.Traits, target string) *login {
-	l := &login{isid: o.ISID, discovery: target == "", maxOut: max(tr.MaxLoginData, 512), cmdSN: 1}
+	l := &login{isid: o.ISID, discovery: target == "", stage: iscsi.StageOperational, maxOut: max(tr.MaxLoginData, 512), cmdSN: 1}
 	l.neg = iscsi.NewNegotiation(iscsi.Initiator, tr, *o.Negotiate, l.discovery)
 	kvs := []iscsi.KeyValue{{Key: "InitiatorName", Value: o.InitiatorName}}
 	if l.discovery {
@@ -47,8 +49,21 @@ func newLogin(o *Options, tr iscsi.Traits, target string) *login {
 	} else {
 		kvs = append(kvs, iscsi.KeyValue{Key: "TargetName", Value: target}, iscsi.KeyValue{Key: "SessionType", Value: "Normal"})
 	}
+	if o.CHAP != nil {
+		l.stage, l.auth = iscsi.StageSecurity, &authenticator{c: o.CHAP, challenger: o.challenger}
+		l.out = iscsi.AppendText(nil, append(kvs, l.auth.offer())...)
+		return l
+	}
 	l.out = iscsi.AppendText(nil, append(kvs, l.neg.Offers()...)...)
 	return l
+}
+
+// next is the stage after the present one.
+func (l *login) next() iscsi.Stage {
+	if l.stage == iscsi.StageSecurity {
+		return iscsi.StageOperational
+	}
+	return iscsi.StageFullFeature
 }
 
 // request makes the next Login Request with its text.
@@ -56,7 +71,7 @@ func (l *login) request(bhs *[iscsi.BHSSize]byte) (text []byte) {
 	text = l.out[:min(len(l.out), l.maxOut)]
 	l.out = l.out[len(text):]
 	req := iscsi.LoginRequest{
-		Continue: len(l.out) > 0, Current: iscsi.StageOperational, Next: iscsi.StageFullFeature,
+		Continue: len(l.out) > 0, Current: l.stage, Next: l.next(),
 		DataLength: uint32(len(text)), ISID: l.isid, ITT: loginITT, CmdSN: l.cmdSN, ExpStatSN: l.seq.StatSN,
 	}
 	// Not while either side's text goes on (RFC 7143, 6.2).
@@ -67,7 +82,9 @@ func (l *login) request(bhs *[iscsi.BHSSize]byte) (text []byte) {
 }
 
 // asksFullFeature reports whether the next request will have T.
-func (l *login) asksFullFeature() bool { return len(l.out) <= l.maxOut && len(l.in) == 0 }
+func (l *login) asksFullFeature() bool {
+	return l.stage == iscsi.StageOperational && len(l.out) <= l.maxOut && len(l.in) == 0
+}
 
 // response takes a PDU from the target; done when the session is in full-feature phase. A refusal by the
 // target is a *iscsi.LoginError.
@@ -80,7 +97,7 @@ func (l *login) response(bhs *[iscsi.BHSSize]byte, text []byte) (done bool, err 
 		return false, fmt.Errorf("the target does not grant the login within %d rounds", maxLoginRounds)
 	}
 	if rsp.Status != iscsi.LoginSuccess {
-		return false, refusal(&rsp, text)
+		return false, l.refusal(&rsp, text)
 	}
 	if err := l.check(&rsp); err != nil {
 		return false, err
@@ -105,6 +122,9 @@ func (l *login) response(bhs *[iscsi.BHSSize]byte, text []byte) (done bool, err 
 	if !rsp.Transit {
 		return false, nil
 	}
+	if l.stage == iscsi.StageSecurity {
+		return false, l.leaveSecurity()
+	}
 	l.tsih = rsp.TSIH
 	l.params, err = l.neg.Result()
 	return err == nil, err
@@ -117,11 +137,11 @@ func (l *login) check(rsp *iscsi.LoginResponse) error {
 		return violation("Login Response with ITT %08x", rsp.ITT)
 	case rsp.VersionActive != 0:
 		return violation("protocol version %d", rsp.VersionActive)
-	case rsp.Current != iscsi.StageOperational:
+	case rsp.Current != l.stage:
 		return violation("Login Response in stage %d", rsp.Current)
 	case rsp.Transit && rsp.Continue:
 		return violation("Login Response with T and C")
-	case rsp.Transit && rsp.Next != iscsi.StageFullFeature:
+	case rsp.Transit && rsp.Next != l.next():
 		return violation("the target goes to stage %d", rsp.Next)
 	case rsp.Transit && !l.asked:
 		return violation("the target goes on without being asked")
@@ -147,6 +167,13 @@ func (l *login) exchange() error {
 		return fmt.Errorf("login text: %w", err)
 	}
 	l.in = l.in[:0]
+	if l.stage == iscsi.StageSecurity {
+		proof, err := l.auth.take(kvs)
+		if err != nil {
+			return err
+		}
+		l.out = iscsi.AppendText(l.out, proof...)
+	}
 	answers, err := l.neg.Receive(kvs)
 	if err != nil {
 		return err
@@ -155,9 +182,22 @@ func (l *login) exchange() error {
 	return nil
 }
 
+// leaveSecurity goes on to the operational stage.
+func (l *login) leaveSecurity() error {
+	if err := l.auth.leave(); err != nil {
+		return err
+	}
+	l.stage = iscsi.StageOperational
+	l.out = iscsi.AppendText(l.out, l.neg.Offers()...)
+	return nil
+}
+
 // refusal is the error of a status other than success. A redirection has the new address in its text.
-func refusal(rsp *iscsi.LoginResponse, text []byte) error {
+func (l *login) refusal(rsp *iscsi.LoginResponse, text []byte) error {
 	e := &iscsi.LoginError{Status: rsp.Status, Reason: "refused by the target"}
+	if rsp.Status == iscsi.LoginAuthFailed {
+		e.Reason = l.doubt()
+	}
 	if !rsp.Status.Redirect() {
 		return e
 	}
@@ -171,4 +211,17 @@ func refusal(rsp *iscsi.LoginResponse, text []byte) error {
 		}
 	}
 	return e
+}
+
+// doubt says what may be wrong with a login whose authentication was refused: the target does not.
+func (l *login) doubt() string {
+	switch {
+	case l.auth == nil:
+		return "the target wants CHAP, and no user name and secret were given"
+	case l.auth.stage == authProved && l.auth.c.Mutual():
+		return "the target does not accept the CHAP user name or secret, or cannot prove its own"
+	case l.auth.stage == authProved:
+		return "the target does not accept the CHAP user name or secret"
+	}
+	return "the target takes none of the authentication methods or CHAP algorithms offered"
 }

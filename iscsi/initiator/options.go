@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/sirupsen/logrus"
 )
 
@@ -37,8 +38,13 @@ type Options struct {
 	PingInterval time.Duration
 	// QueueDepth bounds commands outstanding, within the target's window; 0 means 64, at most 1024.
 	QueueDepth int
+	// CHAP is what we prove to targets that ask, for sessions and discovery. With a MutualSecret the
+	// target must prove itself too: one that does not is left, with an error that wraps ErrAuth. nil: nothing.
+	CHAP *chap.Credentials
 	// Log gets one line an event; nil discards.
 	Log logrus.FieldLogger
+
+	challenger *chap.Challenger // of mutual CHAP
 }
 
 const defaultPort = "3260" // RFC 7143, 4.2.7.1
@@ -70,6 +76,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.LoginTimeout < 0 || o.CommandTimeout < 0 {
 		return o, fmt.Errorf("timeouts of %v and %v", o.LoginTimeout, o.CommandTimeout)
+	}
+	if o.CHAP != nil {
+		if err := o.CHAP.Check(); err != nil {
+			return o, err
+		}
+		o.challenger = chap.NewChallenger()
 	}
 	if o.Log == nil {
 		l := logrus.New()

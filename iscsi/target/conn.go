@@ -122,7 +122,10 @@ func newConn(s *Server, p *portal, dm iscsi.TargetDatamover) *conn {
 	c := &conn{s: s, portal: p, dm: dm, traits: dm.Traits(), log: s.log}
 	c.inbox.bell = make(chan struct{}, 1)
 	c.events = make([]iscsi.Event, loginEvents)
-	c.login = login{traits: c.traits, tag: p.config.Tag, find: s.find, live: s.live}
+	c.login = login{
+		traits: c.traits, tag: p.config.Tag, find: s.find, live: s.live,
+		auth: authenticator{want: s.c.Discovery, challenger: s.challenger},
+	}
 	return c
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/goiser/goiser/iscsi"
 )
@@ -33,6 +32,7 @@ type login struct {
 	// session of a TSIH.
 	find func(iscsi.Name) *Target
 	live func(tsih uint16) *session
+	auth authenticator // auth.want is what a discovery session must prove, until the session type is known
 
 	first  iscsi.LoginRequest
 	rounds int
@@ -147,13 +147,21 @@ func (l *login) take() error {
 			return err
 		}
 	}
-	var asked []iscsi.KeyValue
+	var asked, security []iscsi.KeyValue
 	for _, kv := range kvs {
-		if !iscsi.IsLoginKey(kv.Key) {
+		switch {
+		case !iscsi.IsLoginKey(kv.Key):
 			asked = append(asked, kv)
-		} else if err := l.loginKey(kv); err != nil {
-			return err
+		case isAuthKey(kv.Key):
+			security = append(security, kv)
+		default:
+			if err := l.loginKey(kv); err != nil {
+				return err
+			}
 		}
+	}
+	if err := l.authenticate(security); err != nil {
+		return err
 	}
 	if l.stage == iscsi.StageSecurity && len(asked) == 0 {
 		return nil // our own declarations belong to the next stage: open-iscsi fails a login for them here
@@ -169,6 +177,27 @@ func (l *login) take() error {
 		err = refusal(iscsi.LoginInitiatorError, "answer of %d bytes", len(l.answer))
 	}
 	return err
+}
+
+// authenticate takes the security keys of a text. An initiator that has something to prove gets to the next
+// stage only when it has: one that asks for it earlier is kept, as long as it makes progress, and one that
+// begins later, or agrees on nothing, is refused (RFC 7143, 6.3.2 and 11.13.5).
+func (l *login) authenticate(kvs []iscsi.KeyValue) error {
+	if l.stage != iscsi.StageSecurity && l.auth.due() {
+		return authFailed("no security stage, and the initiator has to prove who it is")
+	}
+	answers, moved, err := l.auth.take(kvs)
+	if err != nil {
+		return err
+	}
+	l.answer = iscsi.AppendText(l.answer, answers...)
+	if l.transit && l.auth.due() {
+		if !moved {
+			return authFailed("the security stage ends before the initiator has proved who it is")
+		}
+		l.transit = false
+	}
+	return nil
 }
 
 // postpone takes what the security stage has no place for out of answers: what was not asked.
@@ -215,7 +244,7 @@ func (l *login) identify(kvs []iscsi.KeyValue) error {
 		if err := l.choose(name); err != nil {
 			return err
 		}
-		config = l.target.c.Negotiate
+		config, l.auth.want = l.target.c.Negotiate, l.target.c.Auth
 	}
 	l.neg = iscsi.NewNegotiation(iscsi.Target, l.traits, config, l.discovery)
 	if l.first.TSIH != 0 {
@@ -285,11 +314,6 @@ func (l *login) loginKey(kv iscsi.KeyValue) error {
 			return refusal(iscsi.LoginInitiatorError, "session type changed")
 		}
 	case "InitiatorAlias":
-	case "AuthMethod":
-		if !slices.Contains(strings.Split(kv.Value, ","), "None") {
-			return refusal(iscsi.LoginAuthFailed, "no method in common with %.64q", kv.Value)
-		}
-		l.answer = iscsi.AppendText(l.answer, iscsi.KeyValue{Key: "AuthMethod", Value: "None"})
 	default:
 		return refusal(iscsi.LoginInitiatorError, "key %s is not the initiator's to send here", kv.Key)
 	}
@@ -343,6 +367,9 @@ func (l *login) refuse(err error) loginAnswer {
 		a.err = refusal(iscsi.LoginTargetError, "%v", err)
 	}
 	a.resp.Status = a.err.Status
+	if a.err.Status == iscsi.LoginAuthFailed {
+		l.answer = nil // nobody has been proved to be there who may have it
+	}
 	if a.err.Address != "" {
 		l.answer = iscsi.AppendText(nil, iscsi.KeyValue{Key: "TargetAddress", Value: a.err.Address})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/arena"
+	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/goiser/goiser/scsi"
 	"github.com/sirupsen/logrus"
 )
@@ -36,6 +37,8 @@ type Config struct {
 	// PingInterval is the idle time after which a session is pinged (NOP-In); 0 means 30 s, negative
 	// never. A session that does not answer within PingTimeout (0: 10 s) is closed.
 	PingInterval, PingTimeout time.Duration
+	// Discovery is what initiators have to prove for a discovery session; nil: nothing.
+	Discovery *chap.Credentials
 	// Workers bounds how many commands run on stores that may block; 0 means 32.
 	Workers int
 }
@@ -59,6 +62,7 @@ type Server struct {
 	c           Config
 	log         logrus.FieldLogger
 	quiet       limiter // for log lines that peers can cause without having logged in
+	challenger  *chap.Challenger
 	reserve     *reserve
 	workers     *workers
 	maxTransfer uint32 // bytes: what the pool can give
@@ -88,6 +92,11 @@ func New(c Config) *Server {
 	if c.Pool == nil {
 		panic("target: Config.Pool is nil")
 	}
+	if c.Discovery != nil {
+		if err := c.Discovery.Check(); err != nil {
+			panic(fmt.Sprintf("target: Config.Discovery: %v", err))
+		}
+	}
 	setDefault(&c.MaxSessions, defaultMaxSessions)
 	c.MaxSessions = min(c.MaxSessions, maxSessions)
 	setDefault(&c.MaxLogins, defaultMaxLogins)
@@ -101,14 +110,15 @@ func New(c Config) *Server {
 	setDefault(&c.PingTimeout, defaultPingTimeout)
 	setDefault(&c.Workers, defaultWorkers)
 	s := &Server{
-		c:        c,
-		log:      c.Log,
-		workers:  newWorkers(c.Workers),
-		targets:  make(map[iscsi.Name]*Target),
-		conns:    make(map[*conn]struct{}),
-		sessions: make(map[uint16]*session),
-		byKey:    make(map[sessionKey]*session),
-		memory:   [][]byte{c.Pool.Memory()},
+		c:          c,
+		log:        c.Log,
+		challenger: chap.NewChallenger(),
+		workers:    newWorkers(c.Workers),
+		targets:    make(map[iscsi.Name]*Target),
+		conns:      make(map[*conn]struct{}),
+		sessions:   make(map[uint16]*session),
+		byKey:      make(map[sessionKey]*session),
+		memory:     [][]byte{c.Pool.Memory()},
 	}
 	if s.log == nil {
 		l := logrus.New()
@@ -138,6 +148,8 @@ type TargetConfig struct {
 	Negotiate iscsi.Config
 	// Allow lists initiator names that may log in; empty means any.
 	Allow []string
+	// Auth is what initiators have to prove; nil: nothing.
+	Auth *chap.Credentials
 }
 
 // A Target is one iSCSI target node.
@@ -157,6 +169,11 @@ func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
 	}
 	if c.Device == nil {
 		return nil, fmt.Errorf("target %s: no device", name)
+	}
+	if c.Auth != nil {
+		if err := c.Auth.Check(); err != nil {
+			return nil, fmt.Errorf("target %s: %w", name, err)
+		}
 	}
 	c.Name = name
 	c.Negotiate.MaxConnections = min(c.Negotiate.MaxConnections, maxConnections)
