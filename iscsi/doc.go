@@ -3,5 +3,5 @@
 // initiator engines use a transport.
 //
 // It is given bytes and gives back bytes and decisions. It knows nothing of sockets, RDMA or files.
-// The datamovers are iscsi/tcp (PDUs on a byte stream) and iser (RFC 7145).
+// CHAP is in iscsi/chap. The datamovers are iscsi/tcp (PDUs on a byte stream) and iser (RFC 7145).
 package iscsi
