@@ -60,13 +60,15 @@ func (d *directIO) aligned(bufs [][]byte, off int64) bool {
 		return false
 	}
 	for _, b := range bufs {
-		// Sound: the address is only looked at.
-		if len(b)&(d.block-1) != 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(d.memory-1) != 0 {
+		if len(b)&(d.block-1) != 0 || addressOf(b)&uintptr(d.memory-1) != 0 {
 			return false
 		}
 	}
 	return true
 }
+
+// addressOf is where b lies. Sound: the address is only looked at.
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // A bounce is an aligned buffer.
 type bounce struct {
@@ -77,12 +79,17 @@ type bounce struct {
 func (d *directIO) bounce() *bounce {
 	b := d.bounces.get()
 	if b.mem == nil {
-		raw := make([]byte, bounceSize+maxDirectBlock)
-		// Sound: Go does not move what is on the heap, and a buffer of this size is there.
-		skip := -uintptr(unsafe.Pointer(&raw[0])) & (maxDirectBlock - 1)
-		b.mem = raw[skip:][:bounceSize:bounceSize]
+		b.mem = alignedBytes(bounceSize)
 	}
 	return b
+}
+
+// alignedBytes makes n bytes, 64 KiB or more, that every device takes. Sound: Go does not move what is on
+// the heap, and a buffer of this size is there.
+func alignedBytes(n int) []byte {
+	raw := make([]byte, n+maxDirectBlock)
+	skip := -addressOf(raw) & (maxDirectBlock - 1)
+	return raw[skip:][:n:n]
 }
 
 // list is mem[from:to] as a list of buffers.
@@ -98,7 +105,7 @@ type span struct{ first, last, from, to int64 }
 func (d *directIO) next(pos, off, end int64) span {
 	block := int64(d.block)
 	s := span{first: pos &^ (block - 1)}
-	s.last = min(s.first+bounceSize, (end+block-1)&^(block-1))
+	s.last = s.first + min(bounceSize, (end-s.first+block-1)&^(block-1)) // no sum that could pass 2^63
 	s.from, s.to = max(off, s.first), min(end, s.last)
 	return s
 }

@@ -6,31 +6,40 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// A fileStore keeps its bytes in a regular file.
+// A fileStore keeps its bytes in a regular file or on a block device.
 type fileStore struct {
 	name    string // "file store /srv/a.img", for errors
-	info    Info
-	durable bool // sync=dsync: every write is durable on return
-	ownSync bool // sync=fua: a forced write flushes its own blocks
+	durable bool   // sync=dsync: every write is durable on return
+	ownSync bool   // sync=fua: a forced write flushes its own blocks
 	direct  *directIO
 	sys     system
 	vectors freeList[vector]
 	syncer  syncer
+	// thin: holes may be made and are told of; otherwise all space has been taken beforehand.
+	thin bool
+	// noPunch and noZero: the file system has refused that once, and zeros are written instead.
+	noPunch, noZero atomic.Bool
+	zeros           func() []byte // made when first needed
 
-	// mu guards fd: a request holds it shared, so that no descriptor is closed, and perhaps given to
-	// another file, while a request is about to write to it.
-	mu sync.RWMutex
-	fd int // -1 when closed
+	// mu guards fd and info: a request holds it shared, so that no descriptor is closed, and perhaps given
+	// to another file, while a request is about to write to it.
+	mu   sync.RWMutex
+	fd   int // -1 when closed
+	info Info
 }
 
 // system is what a file store asks of the kernel; tests put faults there.
 type system struct {
 	preadv, pwritev vectorCall
 	fdatasync       func(fd int) error
+	fallocate       func(fd int, mode uint32, off, n int64) error
+	seek            func(fd int, off int64, whence int) (int64, error)
+	setSize         func(fd int, size int64) error // ftruncate(2)
 }
 
 func (f *fileStore) ReadAt(bufs [][]byte, off int64) error {
@@ -109,13 +118,31 @@ func (f *fileStore) put(bufs [][]byte, off int64, flags int) error {
 }
 
 func (f *fileStore) checkLocked(bufs [][]byte, off int64, write bool) error {
+	if err := f.usableLocked(write); err != nil {
+		return err
+	}
+	if !inRange(bufs, off, f.info.SizeBytes) {
+		return ErrRange
+	}
+	return nil
+}
+
+func (f *fileStore) checkRangeLocked(off, n int64, write bool) error {
+	if err := f.usableLocked(write); err != nil {
+		return err
+	}
+	if !within(off, n, f.info.SizeBytes) {
+		return ErrRange
+	}
+	return nil
+}
+
+func (f *fileStore) usableLocked(write bool) error {
 	switch {
 	case f.fd < 0:
 		return net.ErrClosed
 	case write && f.info.ReadOnly:
 		return ErrReadOnly
-	case !inRange(bufs, off, f.info.SizeBytes):
-		return ErrRange
 	}
 	return nil
 }
@@ -135,7 +162,11 @@ func (f *fileStore) Flush() error {
 	return nil
 }
 
-func (f *fileStore) Info() Info { return f.info }
+func (f *fileStore) Info() Info {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.info
+}
 
 func (f *fileStore) Close() error {
 	f.mu.Lock()

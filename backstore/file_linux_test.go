@@ -1,6 +1,8 @@
 package backstore_test
 
 import (
+	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -52,6 +54,113 @@ func TestFileDirect(t *testing.T) {
 	}
 }
 
+func TestFileThick(t *testing.T) {
+	backstoretest.Run(t, func(t *testing.T) backstore.Store { return open(t, "file", with(t, "thin", "no")) })
+}
+
+// onTmpfs mounts a file system in memory, of size bytes.
+func onTmpfs(t *testing.T, size string) string {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("another file system needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, 0)) })
+	return dir
+}
+
+// TestFileOnTmpfs: a file system that makes holes but cannot zero in place.
+func TestFileOnTmpfs(t *testing.T) {
+	dir, n := onTmpfs(t, "256m"), 0
+	backstoretest.Run(t, func(t *testing.T) backstore.Store {
+		n++
+		path := fmt.Sprintf("%s/%d.img", dir, n)
+		t.Cleanup(func() { require.NoError(t, os.Remove(path)) })
+		return open(t, "file", backstore.Options{"path": path, "size": "5MiB"})
+	})
+}
+
+// TestThinFileGivesSpaceBack, and a thick one has all of it from the start.
+func TestThinFileGivesSpaceBack(t *testing.T) {
+	used := func(path string) int64 {
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(path, &st))
+		return st.Blocks * 512
+	}
+	for _, thin := range []string{"yes", "no"} {
+		opts := with(t, "thin", thin)
+		s := open(t, "file", opts)
+		require.NoError(t, s.WriteAt([][]byte{bytes.Repeat([]byte{1}, 4<<20)}, 0, true))
+		before := used(opts["path"])
+		require.NoError(t, s.(backstore.Unmapper).Unmap(0, 4<<20))
+		require.NoError(t, s.Flush())
+		if thin == "yes" {
+			assert.Less(t, used(opts["path"]), before-3<<20)
+			require.NoError(t, s.(backstore.Zeroer).WriteZeroes(0, 4<<20, false, true))
+			assert.GreaterOrEqual(t, used(opts["path"]), int64(4<<20), "zeros without unmap take space")
+		} else {
+			assert.GreaterOrEqual(t, before, int64(5<<20))
+			assert.Equal(t, before, used(opts["path"]))
+			require.NoError(t, s.(backstore.Resizer).Resize(6<<20))
+			assert.GreaterOrEqual(t, used(opts["path"]), int64(6<<20))
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// TestThickFileThatDoesNotFit is refused when it is opened or grows, not when it is written.
+func TestThickFileThatDoesNotFit(t *testing.T) {
+	dir := onTmpfs(t, "1m")
+	opts := backstore.Options{"path": dir + "/a.img", "size": "2MiB", "thin": "no"}
+	_, err := backstore.Open("file", opts)
+	require.ErrorIs(t, err, backstore.ErrNoSpace)
+	require.ErrorContains(t, err, "reserve 2097152 bytes, as thin=no asks")
+	require.NoFileExists(t, opts["path"])
+	opts["size"] = "512k"
+	s := open(t, "file", opts)
+	require.ErrorIs(t, s.(backstore.Resizer).Resize(2<<20), backstore.ErrNoSpace)
+	require.EqualValues(t, 512<<10, s.Info().SizeBytes)
+	st, err := os.Stat(opts["path"])
+	require.NoError(t, err)
+	require.EqualValues(t, 512<<10, st.Size())
+	require.NoError(t, s.WriteAt([][]byte{make([]byte, 512<<10)}, 0, true))
+	require.NoError(t, s.Close())
+}
+
+// TestHugeFiles: as large as the file system takes them, sparse; no offset wraps on the way (case LU-03).
+func TestHugeFiles(t *testing.T) {
+	disk := t.TempDir()
+	tmpfs := onTmpfs(t, "16m")
+	for _, c := range []struct {
+		dir    string
+		size   int64
+		direct string
+	}{{disk, 16<<40 - 4096, "no"}, {disk, 16<<40 - 4096, "yes"}, {tmpfs, 1<<63 - 4096, "no"}, {tmpfs, 1<<63 - 4096, "yes"}} {
+		t.Run(fmt.Sprintf("%d bytes, direct %s", c.size, c.direct), func(t *testing.T) {
+			path := filepath.Join(c.dir, c.direct)
+			s, err := backstore.Open("file", backstore.Options{"path": path, "size": fmt.Sprint(c.size), "direct": c.direct})
+			if err != nil {
+				t.Skip(err)
+			}
+			data := bytes.Repeat([]byte("end"), 2000)
+			end := c.size - 6000
+			require.NoError(t, s.WriteAt([][]byte{data}, end, true))
+			got := make([]byte, 6000)
+			require.NoError(t, s.ReadAt([][]byte{got}, end))
+			require.Equal(t, data, got)
+			require.ErrorIs(t, s.WriteAt([][]byte{data}, end+1, true), backstore.ErrRange)
+			there, n, err := s.(backstore.Extenter).Extent(0, c.size)
+			require.NoError(t, err)
+			require.False(t, there)
+			require.Greater(t, n, c.size-64<<10)
+			require.NoError(t, s.(backstore.Unmapper).Unmap(c.size-1<<30-1, 1<<30+1))
+			require.NoError(t, s.ReadAt([][]byte{got}, end))
+			require.Equal(t, make([]byte, 6000), got)
+			require.NoError(t, s.Close())
+			require.NoError(t, os.Remove(path))
+		})
+	}
+}
+
 func TestFileReadOnly(t *testing.T) {
 	opts := with(t)
 	s := open(t, "file", opts)
@@ -65,7 +174,10 @@ func TestFileReadOnly(t *testing.T) {
 
 func TestFileInfo(t *testing.T) {
 	s := open(t, "file", with(t))
-	assert.Equal(t, backstore.Info{SizeBytes: 5 << 20, BlockSize: 4096, WriteCache: true, Thin: true}, s.Info())
+	assert.Equal(t, backstore.Info{SizeBytes: 5 << 20, BlockSize: 4096, WriteCache: true, Thin: true, UnmapGranularity: 4096}, s.Info())
+	require.NoError(t, s.Close())
+	s = open(t, "file", with(t, "thin", "no"))
+	assert.Equal(t, backstore.Info{SizeBytes: 5 << 20, BlockSize: 4096, WriteCache: true}, s.Info())
 	require.NoError(t, s.Close())
 	s = open(t, "file", with(t, "sync", "dsync"))
 	assert.False(t, s.Info().WriteCache)

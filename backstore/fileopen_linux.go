@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,13 +14,23 @@ import (
 // newFileMode: the blocks of a disk are nobody else's to read.
 const newFileMode = 0o600
 
+// linux is the kernel itself.
+func linux() system {
+	return system{
+		preadv: preadv, pwritev: pwritev, fdatasync: unix.Fdatasync,
+		fallocate: unix.Fallocate, seek: unix.Seek, setSize: unix.Ftruncate,
+	}
+}
+
 func openFile(s settings) (Store, error) {
 	name := "file store " + s["path"]
 	f := &fileStore{
 		name:    name,
 		durable: s["sync"] == "dsync",
 		ownSync: s["sync"] == "fua",
-		sys:     system{preadv: preadv, pwritev: pwritev, fdatasync: unix.Fdatasync},
+		thin:    s.yes("thin"),
+		sys:     linux(),
+		zeros:   sync.OnceValue(newZeros),
 		vectors: newFreeList[vector](),
 		fd:      -1,
 	}
@@ -67,6 +78,11 @@ func (f *fileStore) open(s settings) (created bool, err error) {
 	}
 	if err := f.setSize(size, readOnly); err != nil {
 		return created, err
+	}
+	if !f.thin && !readOnly {
+		if err := f.allocate(f.info.SizeBytes); err != nil {
+			return created, err
+		}
 	}
 	if created {
 		if err := syncDirectory(filepath.Dir(path)); err != nil {
@@ -153,10 +169,20 @@ func (f *fileStore) describe(s settings) error {
 	f.info.BlockSize = fileBlock(int64(st.Blksize))
 	f.info.ReadOnly = s.yes("readonly")
 	f.info.WriteCache = !f.durable && !f.info.ReadOnly
-	f.info.Thin = true
-	if !s.yes("direct") {
-		return nil
+	f.info.Thin = f.thin
+	if s.yes("direct") {
+		if err := f.useDirect(); err != nil {
+			return err
+		}
 	}
+	if f.thin && !f.info.ReadOnly && f.canPunch() {
+		f.info.UnmapGranularity = max(f.info.BlockSize, fileBlock(int64(st.Blksize)))
+	}
+	return nil
+}
+
+// useDirect turns direct I/O on.
+func (f *fileStore) useDirect() error {
 	d, err := newDirect(f.fd)
 	if err != nil {
 		return err
@@ -166,6 +192,11 @@ func (f *fileStore) describe(s settings) error {
 	}
 	f.direct, f.info.BlockSize = d, d.block
 	return nil
+}
+
+// canPunch asks the file system for a hole behind the end of the file, where there is nothing.
+func (f *fileStore) canPunch() bool {
+	return !unsupported(f.sys.fallocate(f.fd, punchHole, f.info.SizeBytes, MinBlock))
 }
 
 // fileBlock is the file system's block, below which the page cache reads before it writes.

@@ -7,7 +7,7 @@ package backstore
 
 // An Unmapper gives space back. The ranges that it frees read as zeros afterwards, also after a power cut
 // that follows a Flush. A length that is no multiple of Info.UnmapGranularity frees what it covers whole
-// and writes zeros over the rest.
+// and writes zeros over the rest. Where Info.UnmapGranularity is 0 nothing is freed and all is written.
 type Unmapper interface {
 	Unmap(off, n int64) error
 }
@@ -19,14 +19,37 @@ type Zeroer interface {
 }
 
 // An Extenter tells what of the store takes space. Extent describes the run that begins at off: whether
-// it is allocated and how long the run is, at most n bytes and at least 1. What is not allocated reads as
-// zeros.
+// it is allocated and how long the run is, at most n bytes and at least 1 (n is 1 or more). The run may go
+// on behind that, and what another request changes meanwhile counts before or after. What is not allocated
+// reads as zeros.
 type Extenter interface {
 	Extent(off, n int64) (allocated bool, length int64, err error)
 }
 
 // A Resizer changes its size while in use. Shrinking drops what lies behind the new end: whoever asks has
-// ended all use of it. Info says the new size when Resize has returned.
+// ended all use of it. Growing adds zeros. Info says the new size when Resize has returned, and the old one
+// after an error.
 type Resizer interface {
 	Resize(size int64) error
+}
+
+// A Pinner is a Mapper whose memory a device may know by physical address (an RDMA device that is no
+// software of this process). Pin says that one will: from then on the store keeps the pages that it has,
+// for the device would go on with the old ones, and Unmap writes zeros.
+type Pinner interface {
+	Pin()
+}
+
+// within tells whether n bytes at off lie in a store of size bytes.
+func within(off, n, size int64) bool { return off >= 0 && n >= 0 && off <= size && n <= size-off }
+
+// whole cuts [off, off+n) in three: the units that it covers whole, [from, to), and what lies before and
+// behind them. Where it covers none, from is to.
+func whole(off, n, unit int64) (from, to int64) {
+	end := off + n
+	from, to = off, end-end%unit
+	if rest := off % unit; rest != 0 {
+		from = off + min(unit-rest, n)
+	}
+	return from, max(from, to)
 }

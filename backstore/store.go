@@ -89,5 +89,13 @@ func total(bufs [][]byte) int64 {
 
 // requestError says which request failed.
 func requestError(store, op string, bufs [][]byte, off int64, err error) error {
-	return fmt.Errorf("%s: %s %d bytes at %d: %w", store, op, total(bufs), off, err)
+	return rangeError(store, op, off, total(bufs), err)
+}
+
+func rangeError(store, op string, off, n int64, err error) error {
+	return fmt.Errorf("%s: %s %d bytes at %d: %w", store, op, n, off, err)
+}
+
+func resizeError(store string, size int64, err error) error {
+	return fmt.Errorf("%s: resize to %d bytes: %w", store, size, err)
 }

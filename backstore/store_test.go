@@ -1,6 +1,8 @@
 package backstore_test
 
 import (
+	"bytes"
+	"os"
 	"testing"
 
 	"github.com/goiser/goiser/backstore"
@@ -26,10 +28,10 @@ func TestNull(t *testing.T) {
 func TestWhatStoresSayOfThemselves(t *testing.T) {
 	ram := open(t, "ram", backstore.Options{"size": "1MiB"})
 	defer ram.Close()
-	assert.Equal(t, backstore.Info{SizeBytes: 1 << 20, BlockSize: 512, Volatile: true, NeverBlocks: true, Thin: true}, ram.Info())
+	assert.Equal(t, backstore.Info{SizeBytes: 1 << 20, BlockSize: 512, Volatile: true, NeverBlocks: true, Thin: true, UnmapGranularity: os.Getpagesize(), AtomicBytes: 1 << 30}, ram.Info())
 	null := open(t, "null", backstore.Options{"size": "2TiB"})
 	defer null.Close()
-	assert.Equal(t, backstore.Info{SizeBytes: 2 << 40, BlockSize: 512, Volatile: true, NeverBlocks: true, Thin: true}, null.Info())
+	assert.Equal(t, backstore.Info{SizeBytes: 2 << 40, BlockSize: 512, Volatile: true, NeverBlocks: true, Thin: true, UnmapGranularity: 512, AtomicBytes: 1 << 30}, null.Info())
 }
 
 func TestNullReadsZeros(t *testing.T) {
@@ -93,4 +95,74 @@ func BenchmarkRAM4K(b *testing.B) {
 
 func BenchmarkNull4K(b *testing.B) {
 	backstoretest.Benchmark(b, 4096, func(b *testing.B) backstore.Store { return open(b, "null", nil) })
+}
+
+// TestRAMGivesMemoryBack: what is unmapped is no longer this process's, as the system counts it.
+func TestRAMGivesMemoryBack(t *testing.T) {
+	s := open(t, "ram", backstore.Options{"size": "64MiB"})
+	defer s.Close()
+	allocated := func() (bytes int64) {
+		for off := int64(0); off < 64<<20; {
+			there, n, err := s.(backstore.Extenter).Extent(off, 64<<20-off)
+			require.NoError(t, err)
+			if there {
+				bytes += n
+			}
+			off += n
+		}
+		return bytes
+	}
+	require.Zero(t, allocated(), "sparse")
+	require.NoError(t, s.WriteAt([][]byte{bytes.Repeat([]byte{1}, 32<<20)}, 16<<20, false))
+	if allocated() == 64<<20 {
+		t.Skip("the system does not tell what memory is in use")
+	}
+	require.EqualValues(t, 32<<20, allocated())
+	require.NoError(t, s.(backstore.Unmapper).Unmap(17<<20+1, 8<<20))
+	require.EqualValues(t, 24<<20+4096, allocated(), "all whole pages")
+	require.NoError(t, s.(backstore.Zeroer).WriteZeroes(16<<20, 32<<20, false, false))
+	require.EqualValues(t, 32<<20, allocated(), "without unmap the memory is taken")
+}
+
+// TestPinnedMemoryKeepsItsPages: a device knows them by physical address; given back and taken again they
+// would be others.
+func TestPinnedMemoryKeepsItsPages(t *testing.T) {
+	s := open(t, "ram", backstore.Options{"size": "4MiB"})
+	defer s.Close()
+	full := bytes.Repeat([]byte{1}, 4<<20)
+	require.NoError(t, s.WriteAt([][]byte{full}, 0, false))
+	s.(backstore.Pinner).Pin()
+	require.NoError(t, s.(backstore.Unmapper).Unmap(0, 4<<20))
+	there, n, err := s.(backstore.Extenter).Extent(0, 4<<20)
+	require.NoError(t, err)
+	require.True(t, there)
+	require.EqualValues(t, 4<<20, n)
+	require.NoError(t, s.ReadAt([][]byte{full}, 0))
+	require.Equal(t, make([]byte, 4<<20), full)
+}
+
+// TestRAMGrowsAsFarAsItSays: address space for growing is reserved, and not more than that.
+func TestRAMGrowsAsFarAsItSays(t *testing.T) {
+	s := open(t, "ram", backstore.Options{"size": "1MiB"})
+	defer s.Close()
+	r := s.(backstore.Resizer)
+	require.NoError(t, r.Resize(64<<30+1<<20))
+	require.NoError(t, s.WriteAt([][]byte{{7}}, 64<<30+1<<20-1, false))
+	err := r.Resize(64<<30 + 2<<20)
+	require.ErrorIs(t, err, backstore.ErrNoSpace)
+	require.ErrorContains(t, err, "it can grow to 68720525312 bytes until it is opened again")
+}
+
+// TestSizesUpTo2To63: no offset wraps (case LU-03).
+func TestSizesUpTo2To63(t *testing.T) {
+	const last = 1<<63 - 512
+	s := open(t, "null", backstore.Options{"size": "9223372036854775296"})
+	defer s.Close()
+	require.EqualValues(t, last, s.Info().SizeBytes)
+	require.NoError(t, s.ReadAt([][]byte{make([]byte, 512)}, last-512))
+	require.ErrorIs(t, s.ReadAt([][]byte{make([]byte, 513)}, last-512), backstore.ErrRange)
+	require.NoError(t, s.(backstore.Unmapper).Unmap(0, last))
+	_, n, err := s.(backstore.Extenter).Extent(0, last)
+	require.NoError(t, err)
+	require.EqualValues(t, last, n)
 }

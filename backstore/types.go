@@ -66,6 +66,11 @@ func Types() []Type {
 						"fua: the same, but a forced write flushes its own blocks only; dsync: every write is durable when it is answered",
 				},
 				{Name: "readonly", Default: "no", Values: yesNo, Summary: "open for reading only"},
+				{
+					Name: "thin", Default: "yes", Values: yesNo,
+					Summary: "yes: space is taken when first written and given back when unmapped; " +
+						"no: all of it is taken beforehand, so that no write can fail for want of it",
+				},
 			},
 		},
 		{
@@ -183,8 +188,16 @@ func storeSize(v string) error {
 	if err != nil {
 		return err
 	}
-	if n == 0 || n%MinBlock != 0 {
-		return fmt.Errorf("%s (%d bytes) is not a multiple of %d bytes, at least one", v, n, MinBlock)
+	if err := checkSize(n); err != nil {
+		return fmt.Errorf("%s (%d bytes) %w", v, n, err)
+	}
+	return nil
+}
+
+// checkSize checks that a store can have a size, in bytes.
+func checkSize(n int64) error {
+	if n <= 0 || n%MinBlock != 0 {
+		return fmt.Errorf("is not a multiple of %d bytes, at least one", MinBlock)
 	}
 	return nil
 }

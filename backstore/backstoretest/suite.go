@@ -34,6 +34,10 @@ func Run(t *testing.T, open func(t *testing.T) backstore.Store) {
 		"disjoint requests at once": disjoint,
 		"overlapping requests":      overlapping,
 		"forced write and flush":    forced,
+		"zeros":                     zeros,
+		"zeros at once":             zerosAtOnce,
+		"like a model":              likeModel,
+		"size changes":              resizes,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, opened(t, open)) })
 	}
@@ -50,6 +54,7 @@ func RunDiscarding(t *testing.T, open func(t *testing.T) backstore.Store) {
 		"mapped memory":     mapped,
 		"closed":            closed,
 		"buffers unchanged": unchanged,
+		"optional ranges":   optionalBounds,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, opened(t, open)) })
 	}
@@ -62,6 +67,12 @@ func RunReadOnly(t *testing.T, want []byte, open func(t *testing.T) backstore.St
 	require.False(t, s.Info().WriteCache, "nothing is cached")
 	for _, fua := range []bool{false, true} {
 		require.ErrorIs(t, s.WriteAt([][]byte{make([]byte, 512)}, 0, fua), backstore.ErrReadOnly)
+	}
+	for name, call := range zeroers(s) {
+		require.ErrorIs(t, call(0, 512), backstore.ErrReadOnly, name)
+	}
+	if r, ok := s.(backstore.Resizer); ok {
+		require.ErrorIs(t, r.Resize(s.Info().SizeBytes/2), backstore.ErrReadOnly)
 	}
 	require.Equal(t, want, read(t, s, 0, len(want)))
 	require.NoError(t, s.Flush())
@@ -99,6 +110,10 @@ func info(t *testing.T, s backstore.Store) {
 		assert.False(t, i.WriteCache, "a store that keeps nothing has nothing to flush")
 	}
 	assert.Equal(t, i, s.Info(), "does not change")
+	assert.GreaterOrEqual(t, i.AtomicBytes, 0)
+	_, unmaps := s.(backstore.Unmapper)
+	assert.True(t, unmaps || i.UnmapGranularity == 0, "frees space but cannot be asked to")
+	assert.True(t, i.Thin || i.UnmapGranularity == 0, "a store that keeps its space frees none")
 }
 
 func readsZeros(t *testing.T, s backstore.Store) {
@@ -326,6 +341,16 @@ func closed(t *testing.T, s backstore.Store) {
 	require.ErrorIs(t, s.WriteAt(buf, 0, false), net.ErrClosed)
 	require.ErrorIs(t, s.WriteAt(buf, 0, true), net.ErrClosed)
 	require.ErrorIs(t, s.Flush(), net.ErrClosed)
+	for name, call := range zeroers(s) {
+		require.ErrorIs(t, call(0, 512), net.ErrClosed, name)
+	}
+	if e, ok := s.(backstore.Extenter); ok {
+		_, _, err := e.Extent(0, 512)
+		require.ErrorIs(t, err, net.ErrClosed)
+	}
+	if r, ok := s.(backstore.Resizer); ok {
+		require.ErrorIs(t, r.Resize(MinSize), net.ErrClosed)
+	}
 }
 
 // Benchmark measures reads and writes of size bytes at places spread over the store's first 32 MiB, which

@@ -71,6 +71,7 @@ func (s *service) listenISER(open opener, p conf.Portal, port uint16, window int
 		if err := checkLockable(s.registered()); err != nil {
 			return errors.Join(err, l.Close())
 		}
+		s.pinStores()
 	}
 	s.listeners = append(s.listeners, listener{l, p})
 	s.log.Infof("portal %v: iSER by %s", p.Listen, used)
@@ -112,6 +113,15 @@ func port(l iscsi.Listener) uint16 {
 		panic(fmt.Sprintf("iserd: a TCP listener's address is a %T", l.Addr()))
 	}
 	return a.AddrPort().Port()
+}
+
+// pinStores tells stores in memory, before it is registered, that a device will know their pages.
+func (s *service) pinStores() {
+	for _, st := range s.stores {
+		if p, ok := st.(backstore.Pinner); ok {
+			p.Pin()
+		}
+	}
 }
 
 // registered is how many bytes of memory a device will be told of.
