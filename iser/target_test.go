@@ -287,8 +287,11 @@ func TestInvalidationIsOnlyOfTheTasksOwnKey(t *testing.T) {
 }
 
 func TestNothingIsInvalidatedUnlessAgreed(t *testing.T) {
-	for _, c := range []rdma.ConnParam{refused, {ResponderResources: 1}} {
-		b, p := newTarget(t, strict, TargetConfig{}, c)
+	for _, c := range []struct { // field report DC-08: the peer refuses, it says nothing, we refuse
+		peer rdma.ConnParam
+		ours TargetConfig
+	}{{refused, TargetConfig{}}, {rdma.ConnParam{ResponderResources: 1}, TargetConfig{}}, {agreed, TargetConfig{NoInvalidate: true}}} {
+		b, p := newTarget(t, strict, c.ours, c.peer)
 		b.enable(normalParams())
 		m := p.lendOnce(8192, rdma.RemoteWrite)
 		for i := range uint32(50) {

@@ -10,7 +10,7 @@
 # through configfs by guest-lib.sh; targetcli-fb (Python) would only slow the guest down.
 ISERTEST_PACKAGES="bash coreutils mount kmod udev iproute2 procps util-linux e2fsprogs
   open-iscsi tgt libiscsi-bin rdma-core ibverbs-utils ibverbs-providers rdmacm-utils librdmacm1
-  perftest fio sg3-utils lsscsi tcpdump ethtool strace busybox netcat-openbsd $ISERTEST_EXTRA_PACKAGES"
+  perftest fio sg3-utils multipath-tools lsscsi tcpdump ethtool strace busybox netcat-openbsd $ISERTEST_EXTRA_PACKAGES"
 
 # A short hash of whatever decides what is in the root file system.
 rootfs_key() {

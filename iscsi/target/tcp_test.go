@@ -72,10 +72,15 @@ type wire struct {
 	out   []byte
 	hdr   [iscsi.BHSSize]byte
 	last  iscsi.SCSIResponse
+	// longest bounds the data of a PDU from the target, in bytes; 0: nothing does.
+	longest int
 }
 
-func (b *tcpBench) dial() *wire {
-	nc, err := net.Dial("tcp", b.addr)
+func (b *tcpBench) dial() *wire { return b.dialTo(b.addr) }
+
+func (b *tcpBench) dialTo(addr string) *wire {
+	b.t.Helper()
+	nc, err := net.Dial("tcp", addr)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { nc.Close() })
 	return &wire{t: b.t, nc: nc, cmdSN: 1, buf: make([]byte, 2<<20)}
@@ -100,6 +105,9 @@ func (w *wire) recv() (*[iscsi.BHSSize]byte, []byte, error) {
 		return nil, nil, err
 	}
 	n := int(iscsi.DataLengthOf(&w.hdr))
+	if w.longest > 0 && n > w.longest {
+		w.t.Fatalf("%v with %d bytes, at most %d", iscsi.OpcodeOf(&w.hdr), n, w.longest)
+	}
 	_, err := io.ReadFull(w.nc, w.buf[:iscsi.Pad4(n)])
 	return &w.hdr, w.buf[:n], err
 }

@@ -1,0 +1,5 @@
+//go:build race
+
+package iser_test
+
+const raceEnabled = true
