@@ -31,7 +31,7 @@ func (o *port) management(from netip.AddrPort, p wire.Packet) {
 	if o.gsiPath == nil || o.gsiPath.Src() != addr {
 		o.gsiPath = wire.NewPath(addr, o.ext)
 	}
-	if !o.gsiPath.Verify(p, from.Port()) {
+	if !o.gsiPath.Verify(p, from.Port(), 0) {
 		o.counters.badICRC.Add(1)
 		return
 	}

@@ -140,15 +140,16 @@ func (o *port) until() time.Time {
 
 // receive takes a datagram, or several that came joined.
 func (o *port) receive(now time.Time, r *link.Received) {
-	for b := r.Data; len(b) > 0; {
+	for i, b := 0, r.Data; len(b) > 0; i++ {
 		k := min(len(b), r.Size)
-		o.packet(now, r.From, b[:k:k])
+		o.packet(now, r.From, b[:k:k], uint16(i))
 		b = b[k:]
 	}
 }
 
-// packet hands a packet to its queue pair. Work for the end of the round is noted.
-func (o *port) packet(now time.Time, from netip.AddrPort, b []byte) {
+// packet hands a packet, which came as number i of those joined, to its queue pair. Work for the end of the round is
+// noted.
+func (o *port) packet(now time.Time, from netip.AddrPort, b []byte, i uint16) {
 	p, err := wire.Parse(b)
 	if err != nil {
 		o.counters.malformed.Add(1)
@@ -174,7 +175,7 @@ func (o *port) packet(now time.Time, from netip.AddrPort, b []byte) {
 		q.touched = true
 		o.rounds = append(o.rounds, q)
 	}
-	q.receiveLocked(now, from, p)
+	q.receiveLocked(now, from, p, i)
 }
 
 func (o *port) find(n wire.QPN) *queuePair {

@@ -292,15 +292,15 @@ func (q *queuePair) tell(n news) {
 	}
 }
 
-// receiveLocked takes a packet for the queue pair.
-func (q *queuePair) receiveLocked(now time.Time, from netip.AddrPort, p wire.Packet) {
+// receiveLocked takes a packet for the queue pair, number i of those that came joined.
+func (q *queuePair) receiveLocked(now time.Time, from netip.AddrPort, p wire.Packet, i uint16) {
 	c := &q.o.counters
 	switch {
 	case q.closed || q.out == nil:
 		c.notReady.Add(1)
 	case from.Addr() != q.peer:
 		c.wrongPeer.Add(1)
-	case !q.in.Verify(p, from.Port()):
+	case !q.in.Verify(p, from.Port(), i):
 		c.badICRC.Add(1)
 	default:
 		if !q.heard {

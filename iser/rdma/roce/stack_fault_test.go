@@ -203,7 +203,7 @@ func (s *skipper) renumber(r *link.Received) {
 	for b := r.Data; len(b) > 0; {
 		k := min(len(b), r.Size)
 		p, err := wire.Parse(b[:k:k])
-		if err == nil && p.Opcode().Is(wire.Response) && !p.PSN().Before(s.at) && path.Verify(p, r.From.Port()) {
+		if err == nil && p.Opcode().Is(wire.Response) && !p.PSN().Before(s.at) && path.Verify(p, r.From.Port(), 0) {
 			p.SetPSN(p.PSN().Add(1))
 			path.Seal(p, r.From.Port(), 0)
 		}

@@ -55,7 +55,7 @@ func oneWay(b *testing.B, size int, offload, verify bool) {
 			}
 			for _, r := range rs[:n] {
 				for p := r.Data; verify && len(p) > 0; p = p[min(len(p), r.Size):] {
-					if !path.Verify(p[:min(len(p), r.Size)], r.From.Port()) {
+					if !path.Verify(p[:min(len(p), r.Size)], r.From.Port(), 0) {
 						b.Error("wrong ICRC")
 					}
 				}

@@ -315,7 +315,7 @@ func (w *way) corrupt(p wire.Packet) {
 	for {
 		i, bit := w.rng.IntN(len(p)), byte(1)<<w.rng.IntN(8)
 		p[i] ^= bit
-		if !w.check.Verify(p, w.port) {
+		if !w.check.Verify(p, w.port, 0) {
 			return
 		}
 		p[i] ^= bit

@@ -37,7 +37,7 @@ func gather(t *testing.T, l Link, from netip.Addr, start time.Time) (as []arriva
 			require.Equal(t, from, r.From.Addr())
 			for _, b := range split(r.Data, r.Size) {
 				a := arrival{at: time.Since(start)}
-				if p, err := wire.Parse(b); err == nil && path.Verify(p, r.From.Port()) {
+				if p, err := wire.Parse(b); err == nil && path.Verify(p, r.From.Port(), 0) {
 					a.psn, a.ok = p.PSN(), true
 				}
 				as = append(as, a)

@@ -53,7 +53,7 @@ func collect(t testing.TB, l Link, from netip.Addr, n int) (ps [][]byte) {
 			for _, b := range split(r.Data, r.Size) {
 				p, err := wire.Parse(b)
 				require.NoError(t, err)
-				require.True(t, path.Verify(p, r.From.Port()), "ICRC of packet %d", len(ps))
+				require.True(t, path.Verify(p, r.From.Port(), 0), "ICRC of packet %d", len(ps))
 				ps = append(ps, b)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"encoding/hex"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -106,7 +107,7 @@ func TestEveryCapturedPacketParsesAndItsICRCMatches(t *testing.T) {
 		again := wire.Packet(append([]byte{}, p...))
 		path.Seal(again, d.port, d.id)
 		require.Equal(t, want, binary.LittleEndian.Uint32(again[len(p)-4:]), "%s %v", d.name, p.Opcode())
-		require.True(t, path.Verify(p, d.port), "%s: identification %d not solved", d.name, d.id)
+		require.True(t, path.Verify(p, d.port, 0), "%s: identification %d not solved", d.name, d.id)
 		n++
 	}
 	assert.Greater(t, n, 3400)
@@ -164,6 +165,24 @@ func rebuild(p wire.Packet, d datagram) wire.Packet {
 	return q
 }
 
+func TestWhatAPathRemembersChangesNoICRC(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, ends := range [][2]string{{"10.0.0.1", "10.0.0.2"}, {"fd09::1", "fd09::2"}} {
+		src, dst := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
+		old := wire.NewPath(src, dst) // has seen other lengths, ports and identifications before each
+		for range 2000 {
+			p := wire.New(make([]byte, 128), wire.SendOnly, rng.IntN(64))
+			port, id := uint16(rng.IntN(3)), uint16(rng.Uint32())
+			wire.NewPath(src, dst).Seal(p, port, id)
+			again := append(wire.Packet{}, p...)
+			old.Seal(again, port, id)
+			require.Equal(t, p, again)
+			require.True(t, old.Verify(p, port, id))
+			require.True(t, old.Verify(p, port, uint16(rng.Uint32())), "a wrong guess")
+		}
+	}
+}
+
 func TestVerifyCatchesEveryBitOfAPacket(t *testing.T) {
 	for _, name := range []string{"v4_SEND_ONLY", "v6_SEND_ONLY", "v4_READ_REQ", "v4_ACK_ACK"} {
 		for _, d := range vectors(t) {
@@ -178,13 +197,13 @@ func TestVerifyCatchesEveryBitOfAPacket(t *testing.T) {
 				}
 				bad := append(wire.Packet{}, d.payload...)
 				bad[i/8] ^= 1 << (i % 8)
-				if path.Verify(bad, d.port) {
+				if path.Verify(bad, d.port, 0) {
 					missed++
 				}
 			}
 			// IPv4 is checked modulo the unknown identification: a single bit is missed with probability 2^-15.
 			assert.LessOrEqual(t, missed, len(d.payload)*8/4096, name)
-			assert.False(t, path.Verify(d.payload, d.port+1), "the UDP port is covered")
+			assert.False(t, path.Verify(d.payload, d.port+1, 0), "the UDP port is covered")
 		}
 	}
 }
@@ -269,7 +288,7 @@ func BenchmarkVerify4096UnknownID(b *testing.B) {
 	b.SetBytes(4096)
 	b.ReportAllocs()
 	for b.Loop() {
-		if !path.Verify(p, wire.Port) {
+		if !path.Verify(p, wire.Port, 0) {
 			b.Fatal("ICRC")
 		}
 	}
