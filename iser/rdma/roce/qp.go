@@ -198,6 +198,10 @@ func (q *queuePair) fail() {
 	if q.core == nil {                 // one that was never connected flushes as any other
 		q.startLocked(rc.Config{MTU: 256})
 	}
+	if q.out != nil { // the peer's last message has been taken, whatever comes now
+		q.core.Acknowledge(q)
+		q.sendLocked()
+	}
 	q.core.Fail(rdma.WRFlushErr, q)
 }
 
@@ -216,12 +220,19 @@ func (q *queuePair) close() (c rc.Counters) {
 
 // roundLocked lets the core transmit, sends that, and reports whether there is more to send at once.
 func (q *queuePair) roundLocked(now time.Time) (more bool) {
-	bs, more := q.transmitLocked(now)
-	if bs != nil {
-		_ = q.o.link.Send(bs.bursts) // its only error is that the link is closed: then the port is closing
-		bs.reset()
+	out, more := q.transmitLocked(now)
+	if out != nil {
+		q.sendLocked()
 	}
 	return more
+}
+
+// sendLocked sends the packets laid out.
+func (q *queuePair) sendLocked() {
+	if len(q.out.bursts) > 0 {
+		_ = q.o.link.Send(q.out.bursts) // its only error is that the link is closed: then the port is closing
+		q.out.reset()
+	}
 }
 
 // transmitLocked is roundLocked without sending: that is up to the caller, who then resets what is returned, all

@@ -92,7 +92,7 @@ func (q *QP) Receive(now time.Time, p wire.Packet, s Sink) {
 	case q.failed || p.DestQP() != q.cfg.QPN || p.PKey()&partitionMask != wire.DefaultPKey&partitionMask, op&transportMask != 0:
 		q.c.Dropped++
 	case op.Is(wire.Request):
-		q.request(p, s)
+		q.request(now, p, s)
 	case op.Is(wire.Response):
 		q.response(now, p, s)
 	default:
@@ -106,12 +106,13 @@ const (
 )
 
 // Transmit ends a round: it sends what the window, the peer and the sink's room allow, acknowledges what was received
-// in one ACK, and acts on deadlines that have passed.
+// in one ACK, perhaps later (see acks), and acts on deadlines that have passed.
 func (q *QP) Transmit(now time.Time, s Sink) {
 	q.more = false
 	if !q.failed {
 		q.expire(now, s)
 	}
+	sent := q.c.Sent
 	// When the room runs out, requests and responses take turns to be first, so that a peer's Reads do not keep
 	// our requests back for ever, nor the reverse.
 	first := q.turn
@@ -125,9 +126,16 @@ func (q *QP) Transmit(now time.Time, s Sink) {
 		q.transmitRequests(now, s)
 	}
 	q.turn = q.more && !first
-	if !q.failed {
-		q.arm(now)
+	if q.failed {
+		return
 	}
+	if a := &q.resp.acks; q.c.Sent > sent && !a.due.IsZero() { // with what leaves anyway
+		a.now = true // in the next round, if there is no room
+		if !q.more {
+			q.answer(wire.Ack, q.resp.exp-1, s)
+		}
+	}
+	q.arm(now)
 }
 
 // packet takes room for the next packet, addressed to the peer. Without room the round ends.

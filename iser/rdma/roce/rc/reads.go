@@ -41,7 +41,7 @@ func (q *QP) acceptRead(p wire.Packet) wire.Syndrome {
 		r.readScan = max(r.readScan, r.readHead-d)
 	}
 	r.exp = e.end
-	r.ack = false // the responses acknowledge what was before
+	r.acks.settle() // the responses acknowledge what was before
 	return 0
 }
 

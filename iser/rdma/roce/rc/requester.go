@@ -201,12 +201,25 @@ func (q *QP) sendData(now time.Time, e *sendEntry, s Sink) bool {
 	}
 	// Whoever fills the window must ask, or nobody would open it.
 	r.sinceAck++
-	ask := last || r.sinceAck >= min(ackEvery, (r.window+1)/2)
+	ask := last && !q.followed(e) || r.sinceAck >= min(ackEvery, (r.window+1)/2)
 	if ask {
 		p.SetAckReq()
 	}
 	q.sent(now, 1, ask)
 	return true
+}
+
+// followed reports whether e is a Write of whose end nobody is told, and what was posted behind it will ask for an
+// acknowledgement of both. It does not concern a packet that is sent again: its peer is to say at once what it has.
+func (q *QP) followed(e *sendEntry) bool {
+	if e.wr.Op != rdma.OpWrite || e.wr.Flags&rdma.Signaled != 0 || q.req.nxt < q.req.fresh || q.sq.cursor+1 >= q.sq.posted {
+		return false
+	}
+	switch next := q.sq.at(q.sq.cursor + 1); next.wr.Op {
+	case rdma.OpSend, rdma.OpSendInv, rdma.OpWrite:
+		return next.wr.Flags&rdma.Fence == 0 && next.status == rdma.Success
+	}
+	return false
 }
 
 // sent moves on by n sequence numbers.
@@ -222,6 +235,7 @@ func (q *QP) sent(now time.Time, n uint64, asked bool) {
 	}
 	r.nxt += n
 	r.fresh = max(r.fresh, r.nxt)
+	q.answered(now)
 }
 
 // opcode is that of a packet of a message.

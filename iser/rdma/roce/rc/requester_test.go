@@ -68,7 +68,7 @@ func TestMessagesAreCutIntoPackets(t *testing.T) {
 		{wire.SendFirst, 3, 256, false},
 		{wire.SendLastInv, 4, 1, true},
 		{wire.WriteFirst, 5, 256, false},
-		{wire.WriteLast, 6, 256, true},
+		{wire.WriteLast, 6, 256, false}, // the Send behind it asks
 		{wire.SendOnlyInv, 7, 0, true},
 		{wire.WriteOnly, 8, 1, true},
 		{wire.ReadRequest, 9, 0, true},

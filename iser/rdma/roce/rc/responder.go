@@ -1,6 +1,8 @@
 package rc
 
 import (
+	"time"
+
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
 )
@@ -34,7 +36,8 @@ type responder struct {
 	nakSent bool   // a sequence NAK went out and its packet has not come
 	missed  uint64 // newest packet that was thrown away for coming too early
 
-	ack, nak, rnr bool // what the end of the round must say
+	acks     acks
+	nak, rnr bool // what the end of the round must say
 	// fatal ends the queue pair once the NAK at fatalAt is out, recvStatus being what the oldest receive ends with.
 	fatal      wire.Syndrome
 	fatalAt    uint64
@@ -51,7 +54,7 @@ func (r *responder) init(c *Config) {
 }
 
 // request takes one request packet.
-func (q *QP) request(p wire.Packet, s Sink) {
+func (q *QP) request(now time.Time, p wire.Packet, s Sink) {
 	r := &q.resp
 	if r.fatal != 0 {
 		q.c.Dropped++
@@ -72,7 +75,7 @@ func (q *QP) request(p wire.Packet, s Sink) {
 		return
 	}
 	r.nakSent, r.rnr = false, false
-	if nak := q.execute(p, s); nak != 0 {
+	if nak := q.execute(now, p, s); nak != 0 {
 		r.fatal, r.fatalAt = nak, seq
 	}
 }
@@ -84,7 +87,7 @@ func (q *QP) duplicate(p wire.Packet, seq uint64) {
 	case op.Is(wire.Read):
 		q.readAgain(p, seq)
 	case op.Is(wire.Send) || op.Is(wire.Write):
-		q.resp.ack = true
+		q.resp.acks.now = true
 	default:
 		q.c.Dropped++
 	}
@@ -92,7 +95,7 @@ func (q *QP) duplicate(p wire.Packet, seq uint64) {
 
 // execute does what the expected packet asks for, and says with which NAK it is refused, 0 for none. The checks are
 // in the order of IBTA 9.7.4.1.
-func (q *QP) execute(p wire.Packet, s Sink) wire.Syndrome {
+func (q *QP) execute(now time.Time, p wire.Packet, s Sink) wire.Syndrome {
 	r, op := &q.resp, p.Opcode()
 	if !r.msg.goesOn(op) {
 		return wire.NakInvalidRequest
@@ -121,9 +124,7 @@ func (q *QP) execute(p wire.Packet, s Sink) wire.Syndrome {
 		return nak
 	}
 	r.exp++
-	if p.AckReq() {
-		r.ack = true
-	}
+	q.owe(now, p)
 	if !op.Is(wire.Last) {
 		return 0
 	}
@@ -265,27 +266,28 @@ func (q *QP) transmitResponses(s Sink) {
 	case r.rnr:
 		if q.answer(wire.RNRNak|rnrCode, r.exp, s) {
 			q.c.RNRNaksSent++
-			r.rnr, r.nak, r.ack = false, false, false
+			r.rnr, r.nak = false, false
 		}
 	case r.nak && r.exp <= r.missed: // at exp, also if the first missing one has come meanwhile
 		if q.answer(wire.NakSequence, r.exp, s) {
 			q.c.NaksSent++
-			r.nak, r.ack = false, false
+			r.nak = false
 			r.nakSent = true
 		}
-	case r.ack || r.nak:
+	case r.acks.now || r.acks.written || r.nak:
 		if q.answer(wire.Ack, r.exp-1, s) {
-			r.ack, r.nak = false, false
+			r.nak = false
 		}
 	}
 }
 
-// answer sends an ACK or NAK; false without room.
+// answer sends an ACK or NAK, which also acknowledges what is before; false without room.
 func (q *QP) answer(syndrome wire.Syndrome, seq uint64, s Sink) bool {
 	p := q.packet(wire.Acknowledge, 0, seq, s)
 	if p == nil {
 		return false
 	}
 	p.SetAETH(syndrome, q.resp.msn)
+	q.resp.acks.settle()
 	return true
 }

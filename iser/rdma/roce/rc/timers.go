@@ -54,6 +54,7 @@ func (q *QP) arm(now time.Time) {
 
 // expire acts on deadlines that have passed.
 func (q *QP) expire(now time.Time, s Sink) {
+	q.expireAck(now)
 	if !q.rnrAt.IsZero() && !now.Before(q.rnrAt) {
 		q.rnrAt = zeroTime
 	}
@@ -74,11 +75,16 @@ func (q *QP) expire(now time.Time, s Sink) {
 }
 
 // Deadline is when Transmit must be called next, zero for never.
-func (q *QP) Deadline() time.Time {
-	if q.ackAt.IsZero() || !q.rnrAt.IsZero() && q.rnrAt.Before(q.ackAt) {
-		return q.rnrAt
+func (q *QP) Deadline() (d time.Time) {
+	if q.failed {
+		return zeroTime
 	}
-	return q.ackAt
+	for _, t := range [...]time.Time{q.ackAt, q.rnrAt, q.resp.acks.due} {
+		if !t.IsZero() && (d.IsZero() || t.Before(d)) {
+			d = t
+		}
+	}
+	return d
 }
 
 // loss halves the window, once for all losses among the packets in flight.
