@@ -62,6 +62,8 @@ const (
 
 // Opcodes with service actions, and where in byte 1 those are.
 const (
+	opPersistentIn      = 0x5e
+	opPersistentOut     = 0x5f
 	opMaintenanceIn     = 0xa3
 	opServiceActionIn16 = 0x9e
 	serviceActionMask   = 0x1f
@@ -170,6 +172,66 @@ var operations = [...]operation{
 		name: "MODE SENSE(10)", opcode: 0x5a, action: noAction,
 		usage: "\x5a\x18\xff\xff\x00\x00\x00\xff\xff\x00", access: accessRead,
 		prepare: prepareModeSense10, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE IN, READ KEYS", opcode: opPersistentIn, action: prReadKeys,
+		usage: "\x5e\x00\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE IN, READ RESERVATION", opcode: opPersistentIn, action: prReadReservation,
+		usage: "\x5e\x01\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE IN, REPORT CAPABILITIES", opcode: opPersistentIn, action: prReportCapabilities,
+		usage: "\x5e\x02\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE IN, READ FULL STATUS", opcode: opPersistentIn, action: prReadFullStatus,
+		usage: "\x5e\x03\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, REGISTER", opcode: opPersistentOut, action: prRegister,
+		usage: "\x5f\x00\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, RESERVE", opcode: opPersistentOut, action: prReserve,
+		usage: "\x5f\x01\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, RELEASE", opcode: opPersistentOut, action: prRelease,
+		usage: "\x5f\x02\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, CLEAR", opcode: opPersistentOut, action: prClear,
+		usage: "\x5f\x03\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, PREEMPT", opcode: opPersistentOut, action: prPreempt,
+		usage: "\x5f\x04\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, PREEMPT AND ABORT", opcode: opPersistentOut, action: prPreemptAndAbort,
+		usage: "\x5f\x05\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY", opcode: opPersistentOut, action: prRegisterAndIgnore,
+		usage: "\x5f\x06\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, REGISTER AND MOVE", opcode: opPersistentOut, action: prRegisterAndMove,
+		usage: "\x5f\x07\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "READ(16)", opcode: 0x88, action: noAction,

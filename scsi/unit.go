@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 
 	"github.com/goiser/goiser/backstore"
@@ -43,6 +44,7 @@ type LogicalUnit struct {
 
 	// reservations is nil as long as nobody has reserved or registered. Replaced under Device.mu.
 	reservations atomic.Pointer[reservations]
+	registering  sync.Mutex // held by a PERSISTENT RESERVE OUT, which may take as long as a disk
 
 	// A task holds its unit by refs. Once removed is set nobody new gets hold; idle is signalled when
 	// refs falls to 0 after that.
@@ -86,6 +88,9 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 		return nil, fmt.Errorf("block size %d above the largest transfer, %d bytes", c.BlockSize, d.config.MaxTransfer)
 	}
 	if err := lu.measure(); err != nil {
+		return nil, err
+	}
+	if err := lu.restore(); err != nil {
 		return nil, err
 	}
 	return lu, nil
