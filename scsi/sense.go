@@ -52,9 +52,11 @@ var (
 
 	// INVALID FIELD IN COMMAND INFORMATION UNIT: the transport's fields contradict the CDB (FCP-4 has
 	// the rule that iSCSI lacks, at FCP_DL). errDirection: data in the other direction. errPartialBlock: EDTL
-	// ends inside a block, which would tear it; whole blocks are written instead, or nothing.
+	// ends inside a block, which would tear it; whole blocks are written instead, or nothing. errDataLength:
+	// EDTL is not what a command needs that is done as a whole or not at all.
 	errDirection    = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
 	errPartialBlock = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
+	errDataLength   = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
 )
 
 // The conditions of parameter lists and of reservations.
