@@ -17,6 +17,7 @@ func (r *reader) config(n ast.Node) *Config {
 	r.fields(n, "",
 		field{"version", r.number(&c.Version)},
 		field{"insecure", r.flag(func(v bool) { c.Insecure = v })},
+		field{"state_dir", r.text(&c.StateDir)},
 		field{"portals", func(n ast.Node, path string) {
 			c.Portals = nil
 			r.items(n, path, func(n ast.Node, path string) { c.Portals = append(c.Portals, r.portal(n, path)) })

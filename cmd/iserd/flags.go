@@ -22,7 +22,7 @@ type flags struct {
 	iqn                       string
 	initialR2T, immediateData string
 	insecure                  bool
-	trace                     string
+	trace, stateDir           string
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -37,6 +37,7 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.initialR2T, "initial-r2t", "", "answer InitialR2T=`yes|no` (default yes over iSER, no over TCP)")
 	fs.StringVar(&f.immediateData, "immediate-data", "", "answer ImmediateData=`yes|no` (default yes)")
 	fs.BoolVar(&f.insecure, "insecure", false, "listen on addresses that other hosts reach although there is no authentication")
+	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` that keeps persistent reservations through a crash, in place of the file's (default none: APTPL is refused)")
 	fs.StringVar(&f.trace, "trace", "", "write every step of iSER's data path to this `FILE`, a JSON object a line; slow")
 	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
 	for _, name := range []string{"iqn", "initial-r2t", "immediate-data"} {
@@ -67,6 +68,9 @@ func (f *flags) configuration() (*conf.Config, error) {
 		for i := range c.Portals {
 			c.Portals[i].Provider = f.provider
 		}
+	}
+	if f.stateDir != "" {
+		c.StateDir = f.stateDir
 	}
 	c.Insecure = c.Insecure || f.insecure
 	if err := c.Check(); err != nil {

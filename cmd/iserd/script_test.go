@@ -31,6 +31,7 @@ type notifyKey struct{}
 //	terminate         sends SIGTERM to the daemon
 //	disk ADDR IQN     logs in by TCP, writes, reads, flushes, logs out
 //	disk ADDR IQN ro  the same without writing
+//	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -60,9 +61,12 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ready":     ready,
-			"terminate": terminate,
-			"disk":      disk,
+			"ready":      ready,
+			"terminate":  terminate,
+			"disk":       disk,
+			"register":   register,
+			"registered": registered,
+			"damage":     damage,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
