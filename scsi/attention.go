@@ -2,7 +2,6 @@ package scsi
 
 import (
 	"math/bits"
-	"slices"
 	"sync/atomic"
 )
 
@@ -44,6 +43,7 @@ var attentionSense = [...]*senseError{
 type Nexus struct {
 	initiator    string
 	relativePort uint16
+	mask         mask
 
 	// clean, indexed by unit number, has the units of which nothing is pending. Commands look here
 	// without a lock; a unit that is not here (a new one with an old number, say) is looked up in
@@ -64,17 +64,18 @@ type NexusConfig struct {
 	// RelativePort is the relative target port identifier, which also is the portal group tag in the
 	// target port's name.
 	RelativePort uint16
+	// LUNs are the numbers of the units that are there for this nexus, from 0 to MaxLUN; nil: all.
+	LUNs []int
+	// ReadOnly: commands that change a unit are refused (WRITE PROTECTED). Reservations are not.
+	ReadOnly bool
 }
 
 // Attach makes the nexus of a session; its first command gets POWER ON (29/00) once per logical unit.
 func (d *Device) Attach(c NexusConfig) *Nexus {
-	n := &Nexus{initiator: c.Initiator, relativePort: c.RelativePort, pending: make(map[*LogicalUnit]attention)}
+	n := &Nexus{initiator: c.Initiator, relativePort: c.RelativePort, mask: newMask(&c), pending: make(map[*LogicalUnit]attention)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.nexuses[n] = struct{}{}
-	if !slices.Contains(d.relativePorts, c.RelativePort) {
-		d.relativePorts = append(d.relativePorts, c.RelativePort)
-	}
 	return n
 }
 
@@ -163,29 +164,29 @@ func (n *Nexus) forgetLocked(lu *LogicalUnit) {
 // get a powerOn, which says more.
 func (d *Device) raiseLocked(lu *LogicalUnit, a attention, by *Nexus) {
 	for n := range d.nexuses {
-		if n != by {
-			n.raiseLocked(lu, a)
+		set, met := n.pending[lu]
+		if n == by || !met {
+			continue
+		}
+		n.pending[lu] = set | a
+		if n.isClean(lu) {
+			(*n.clean.Load())[lu.number].Store(nil)
 		}
 	}
 }
 
-// raiseLocked makes a condition pending for the nexus if it has met the unit.
-func (n *Nexus) raiseLocked(lu *LogicalUnit, a attention) {
-	set, met := n.pending[lu]
-	if !met {
-		return
-	}
-	n.pending[lu] = set | a
-	if n.isClean(lu) {
-		(*n.clean.Load())[lu.number].Store(nil)
-	}
-}
-
-// raiseAllLocked makes a condition pending for every nexus on every unit.
-func (d *Device) raiseAllLocked(a attention) {
-	for _, lu := range *d.units.Load() {
-		if lu != nil {
-			d.raiseLocked(lu, a, nil)
+// raiseListChangedLocked tells every nexus for which unit number can be there, on every unit that it has met,
+// that the list of units has changed.
+func (d *Device) raiseListChangedLocked(number int) {
+	for n := range d.nexuses {
+		if !n.mask.sees(number) {
+			continue
+		}
+		for lu, set := range n.pending {
+			n.pending[lu] = set | reportedLUNsChanged
+			if n.isClean(lu) {
+				(*n.clean.Load())[lu.number].Store(nil)
+			}
 		}
 	}
 }

@@ -24,10 +24,8 @@ type Device struct {
 	// their unit without a lock.
 	units atomic.Pointer[[]*LogicalUnit]
 
-	mu      sync.Mutex // guards replacing units and reservations, nexuses, and their attentions
+	mu      sync.Mutex // guards replacing units, nexuses, and their attentions
 	nexuses map[*Nexus]struct{}
-	// relativePorts are the target ports that nexuses have come through. Guarded by mu.
-	relativePorts []uint16
 }
 
 // DeviceConfig identifies a device.
@@ -39,8 +37,6 @@ type DeviceConfig struct {
 	// MaxTransfer bounds a command's data, in bytes, and is what VPD page B0h says; 0 takes
 	// DefaultMaxTransfer.
 	MaxTransfer uint32
-	// State keeps persistent reservations through power loss; nil: there is no APTPL.
-	State StateKeeper
 }
 
 // NewDevice makes a device without logical units.
@@ -82,7 +78,7 @@ func (d *Device) Add(lun int, s backstore.Store, c LUConfig) (*LogicalUnit, erro
 	copy(units, old)
 	units[lun] = lu
 	d.units.Store(&units)
-	d.raiseAllLocked(reportedLUNsChanged)
+	d.raiseListChangedLocked(lun)
 	return lu, nil
 }
 
@@ -113,7 +109,7 @@ func (d *Device) remove(lun int) *LogicalUnit {
 	for n := range d.nexuses {
 		n.forgetLocked(lu)
 	}
-	d.raiseAllLocked(reportedLUNsChanged)
+	d.raiseListChangedLocked(lun)
 	return lu
 }
 
@@ -137,10 +133,10 @@ func (d *Device) LU(lun int) *LogicalUnit {
 	return units[lun]
 }
 
-// acquire finds a logical unit by its 8-byte LUN and holds it; nil if there is none.
-func (d *Device) acquire(lun uint64) *LogicalUnit {
+// acquire finds a logical unit by its 8-byte LUN and holds it; nil if there is none for the nexus.
+func (d *Device) acquire(n *Nexus, lun uint64) *LogicalUnit {
 	number, ok := Number(lun)
-	if !ok {
+	if !ok || !n.mask.sees(number) {
 		return nil
 	}
 	lu := d.LU(number)
@@ -151,11 +147,11 @@ func (d *Device) acquire(lun uint64) *LogicalUnit {
 }
 
 // ResetLU tells every nexus but by (nil: all) of a logical unit reset (29/03) and drops what a reset
-// drops: a stopped unit starts, an SPC-2 reservation ends. It reports false if there is no such unit. Aborting the unit's tasks is
-// the transport's part.
+// drops: a stopped unit starts, an SPC-2 reservation ends. It reports false if there is no such unit, or
+// none for by. Aborting the unit's tasks is the transport's part.
 func (d *Device) ResetLU(lun uint64, by *Nexus) bool {
 	number, ok := Number(lun)
-	if !ok {
+	if !ok || by != nil && !by.mask.sees(number) {
 		return false
 	}
 	d.mu.Lock()
@@ -168,12 +164,12 @@ func (d *Device) ResetLU(lun uint64, by *Nexus) bool {
 	return true
 }
 
-// Reset does the same for all units (target warm reset).
+// Reset does the same for all units that are there for by (target warm reset).
 func (d *Device) Reset(by *Nexus) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, lu := range *d.units.Load() {
-		if lu != nil {
+		if lu != nil && (by == nil || by.mask.sees(lu.number)) {
 			d.resetLocked(lu, by)
 		}
 	}

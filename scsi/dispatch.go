@@ -16,9 +16,10 @@ func (d *Device) Prepare(t *Task) {
 // prepare goes through the checks in the order of precedence of SAM-5, 5.3.3.
 func (d *Device) prepare(t *Task) error {
 	op, opErr := lookup(t.CDB)
-	t.lu = d.acquire(t.LUN)
+	t.lu = d.acquire(t.Nexus, t.LUN)
 	switch {
 	case t.lu != nil:
+		t.lu.commands.Add(1)
 		if err := d.admit(op, t); err != nil {
 			return err
 		}
@@ -29,21 +30,19 @@ func (d *Device) prepare(t *Task) error {
 		return opErr
 	}
 	t.op = op
-	if op.offered != nil {
-		if err := t.lu.missing(op); err != nil {
-			return err
-		}
-	}
 	if op.flags&needsMedium != 0 && t.lu.stopped.Load() {
 		return errStopped
 	}
 	if err := op.checkCDB(t.CDB); err != nil {
 		return err
 	}
+	if t.lu != nil && t.Nexus.mask.forbids(op, t.CDB) {
+		return errWriteProtected
+	}
 	if t.Read && t.Write && t.edtl > 0 {
 		return errBidirectional
 	}
-	t.MayBlock = op.flags&usesStore != 0 && t.lu.mayBlock || op.flags&runsAlone != 0
+	t.MayBlock = op.flags&usesStore != 0 && t.lu.mayBlock
 	return op.prepare(d, t)
 }
 
@@ -67,21 +66,13 @@ func (d *Device) admit(op *operation, t *Task) error {
 	return nil
 }
 
-// Execute runs a prepared task, to its end, unless it sets t.NeedsRoom. It may block if t.MayBlock.
+// Execute runs a prepared task, to its end. It may block if t.MayBlock.
 func (d *Device) Execute(t *Task) {
 	if t.Done || t.op == nil {
 		panic("scsi: Execute of a task that is not prepared")
 	}
 	t.mustHold()
-	var err error
-	if t.op.flags&touchesBlocks != 0 {
-		if err = t.enter(); t.NeedsRoom {
-			return
-		}
-	}
-	if err == nil {
-		err = t.op.execute(t)
-	}
+	err := t.op.execute(t)
 	d.finish(t, max(t.OutLen, t.InLen), err)
 }
 
@@ -112,20 +103,10 @@ func (d *Device) Abandon(t *Task) {
 // Release lets go of the store's memory that a Mapped task points at: the transport reads In no more.
 // It may be called for any task that has been executed or was Done; only the first call counts.
 func (d *Device) Release(t *Task) {
-	lu := t.lu
-	if lu == nil {
-		return
+	if lu := t.lu; lu != nil {
+		t.lu = nil
+		lu.release()
 	}
-	t.lu = nil
-	if t.begun {
-		t.begun = false
-		lu.release(&lu.done)
-		return
-	}
-	if t.pass.listed {
-		lu.leave(&t.pass)
-	}
-	lu.release(&lu.dropped)
 }
 
 func prepareNothing(_ *Device, t *Task) error {

@@ -44,7 +44,7 @@ func prepareModeSense6(_ *Device, t *Task) error {
 		descriptor = t.lu.shortDescriptor()
 	}
 	// MODE DATA LENGTH does not count itself. All pages fit in its one byte.
-	b := []byte{byte(3 + len(descriptor) + len(pages)), 0, t.lu.deviceSpecific(), byte(len(descriptor))}
+	b := []byte{byte(3 + len(descriptor) + len(pages)), 0, t.deviceSpecific(), byte(len(descriptor))}
 	t.reply(append(append(b, descriptor...), pages...), uint32(t.CDB[4]))
 	return nil
 }
@@ -65,7 +65,7 @@ func prepareModeSense10(_ *Device, t *Task) error {
 		descriptor = t.lu.shortDescriptor()
 	}
 	b := binary.BigEndian.AppendUint16(nil, uint16(6+len(descriptor)+len(pages)))
-	b = append(b, 0, t.lu.deviceSpecific(), long, 0)
+	b = append(b, 0, t.deviceSpecific(), long, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(descriptor)))
 	allocation := uint32(binary.BigEndian.Uint16(t.CDB[7:]))
 	t.reply(append(append(b, descriptor...), pages...), allocation)

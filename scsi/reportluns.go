@@ -1,6 +1,9 @@
 package scsi
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // SELECT REPORT (SPC-4, 6.33.1).
 const (
@@ -37,7 +40,7 @@ func (d *Device) reportLUNs(n *Nexus) []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n.clearLocked(reportedLUNsChanged)
-	return d.LUNs()
+	return slices.DeleteFunc(d.LUNs(), func(number int) bool { return !n.mask.sees(number) })
 }
 
 // prepareRequestSense gives the sense data that a command would end with now, as parameter data

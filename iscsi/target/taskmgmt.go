@@ -81,8 +81,7 @@ func (c *conn) taskManagement(ev *iscsi.Event, windowed bool) {
 	case iscsi.TMAbortTask:
 		c.abortOne(op)
 	case iscsi.TMAbortTaskSet, iscsi.TMClearTaskSet, iscsi.TMLogicalUnitReset:
-		n, ok := op.request.LUN.Number()
-		if !ok || c.ses.target.c.Device.LU(n) == nil {
+		if !c.ses.target.c.Device.Sees(c.ses.nexus, uint64(op.request.LUN)) {
 			c.answerTMF(op, iscsi.TMNoLUN)
 			return
 		}
