@@ -61,6 +61,8 @@ func (k *checker) config(c *Config) {
 	for i := range c.Targets {
 		k.target(&c.Targets[i], names, stores)
 	}
+	k.auth("discovery/auth", c.Discovery.Auth)
+	k.secrets(c)
 	k.limits(&c.Limits)
 }
 
@@ -78,9 +80,10 @@ func (k *checker) portals(c *Config) {
 		if !slices.Contains(providers, p.Provider) {
 			k.failf(path+"/provider", "%q is not one of auto, verbs, roce, tcp", p.Provider)
 		}
-		if !p.Listen.Addr().Unmap().IsLoopback() && !c.Insecure {
-			k.failf(path+"/listen", "other hosts can reach %v, and nobody who does has to prove who they are; "+
-				"listen on 127.0.0.1, or set insecure: true if the network is trusted", p.Listen)
+		if open := c.unproved(); !p.Listen.Addr().Unmap().IsLoopback() && !c.Insecure && len(open) > 0 {
+			k.failf(path+"/listen", "other hosts can reach %v, and nobody who does has to prove who they are: %s; "+
+				"give auth: {user: NAME, secret_file: PATH} (on the command line --user and --secret-file), listen on 127.0.0.1, or set insecure: true if the network is trusted",
+				p.Listen, some(open))
 		}
 		same := func(q Portal) bool { return q.Listen == p.Listen && p.Listen.Port() != 0 }
 		if slices.ContainsFunc(c.Portals[:i], same) {
@@ -140,11 +143,7 @@ func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string
 	for _, l := range t.LUNs {
 		k.lun(fmt.Sprintf("%s/luns/%d", path, l.Number), l, numbers, stores)
 	}
-	for i, a := range t.Allow {
-		if _, err := iscsi.ParseName(string(a)); err != nil {
-			k.failf(fmt.Sprintf("%s/allow/%d", path, i), "%w", err)
-		}
-	}
+	k.access(path, t)
 	n := &t.Negotiate
 	first := k.within(path+"/first_burst", int64(n.FirstBurstLength), minBurst, maxBurst)
 	most := k.within(path+"/max_burst", int64(n.MaxBurstLength), minBurst, maxBurst)
@@ -170,6 +169,17 @@ func (k *checker) lun(path string, l LUN, numbers map[int]bool, stores map[strin
 	case !stores[l.Store]:
 		k.failf(path+"/store", "there is no store %q; backstores has %s", l.Store, list(slices.Sorted(maps.Keys(stores))))
 	}
+}
+
+// someNames is how many names of a list an error shows.
+const someNames = 4
+
+// some is the first few names in words.
+func some(names []string) string {
+	if len(names) > someNames {
+		return fmt.Sprintf("%s and %d more", list(names[:someNames]), len(names)-someNames)
+	}
+	return list(names)
 }
 
 // list is names in words.

@@ -42,7 +42,6 @@ func TestEverything(t *testing.T) {
 	c, err := conf.Parse("x.yaml", []byte(`
 version: 1
 insecure: true
-state_dir: /var/lib/iserd
 portals:
 - {listen: "0.0.0.0:3260", provider: verbs, advertise: "192.0.2.7:3260"}
 - {listen: "::1"}
@@ -72,7 +71,7 @@ limits: {sessions: 2, commands_per_session: 16, buffers: 512MiB, max_transfer: 1
 	first.InitialR2T, first.ImmediateData, first.FirstBurstLength, first.MaxBurstLength = &no, false, 128<<10, 256<<10
 	second.FirstBurstLength, second.MaxBurstLength = 4096, 4096
 	require.Equal(t, &conf.Config{
-		Version: 1, Insecure: true, StateDir: "/var/lib/iserd",
+		Version: 1, Insecure: true,
 		Portals: []conf.Portal{
 			{Listen: netip.MustParseAddrPort("0.0.0.0:3260"), Provider: "verbs", Advertise: netip.MustParseAddrPort("192.0.2.7:3260")},
 			{Listen: netip.MustParseAddrPort("[::1]:3260"), Provider: "auto"},
@@ -140,13 +139,13 @@ x.yaml:3:26: backstores/vm1/size: ram store: option size: "1GB" is not a size: w
 >    3 |   vm1: {type: ram, size: 1GB}
                                   ^`},
 		{"not loopback", small + "portals:\n- listen: 0.0.0.0:3260\n", `
-x.yaml:7:11: portals/0/listen: other hosts can reach 0.0.0.0:3260, and nobody who does has to prove who they are; listen on 127.0.0.1, or set insecure: true if the network is trusted
+x.yaml:7:11: portals/0/listen: other hosts can reach 0.0.0.0:3260, and nobody who does has to prove who they are: iqn.2026-01.example:a, discovery; give auth: {user: NAME, secret_file: PATH} (on the command line --user and --secret-file), listen on 127.0.0.1, or set insecure: true if the network is trusted
      5 |   iqn.2026-01.example:a: {luns: {0: vm1}}
      6 | portals:
 >    7 | - listen: 0.0.0.0:3260
                    ^`},
 		{"two mistakes", strings.Replace(small, "type: ram,", "type: rma,", 1) + "limits: {sessions: 0}\n", `
-x.yaml:3:15: backstores/vm1/type: store type "rma": not known; there are block, file, null, ram
+x.yaml:3:15: backstores/vm1/type: store type "rma": not known; there are file, null, ram
      1 | version: 1
      2 | backstores:
 >    3 |   vm1: {type: rma, size: 1MiB}
@@ -175,7 +174,7 @@ func TestMistakes(t *testing.T) {
 		small + "---\n" + small:     "x.yaml:7:8: a second document; a configuration is one",
 		"[1, 2]":                    "want keys and values, and not a list",
 		"hello":                     `want keys and values, and not "hello"`,
-		"a: 1":                      "x.yaml:1:1: a: unknown key; there are version, insecure, state_dir, portals, backstores, targets, limits",
+		"a: 1":                      "x.yaml:1:1: a: unknown key; there are version, insecure, auth, discovery, portals, backstores, targets, limits",
 		"version: 2":                "x.yaml:1:10: version: 2 is not known; this iserd reads version: 1",
 		"version: one":              `x.yaml:1:10: version: want a whole number, and not "one"`,
 		"version: -1":               "version: want a whole number, and not -1",
@@ -217,7 +216,8 @@ func TestMistakes(t *testing.T) {
 		target("max_burst: 9000000GiB"):                                             "max_burst: 4294967295 is not between 512 and 16777215",
 		target("initial_r2t: 1"):                                                    "initial_r2t: want true or false, and not 1",
 		target("alias: " + strings.Repeat("x", 256)):                                "alias: 256 bytes; at most 255",
-		target("auth: {user: x}"):                                                   "auth: unknown key; there are alias, luns, allow",
+		target("auth: {user: x}"):                                                   `x.yaml:5:49: targets/iqn.2026-01.example:a/auth: CHAP user "x" has no secret`,
+		target("auht: {user: x}"):                                                   "auht: unknown key; there are alias, luns, allow",
 		small + "limits: {buffers: 64 MB}\n":                                        `limits/buffers: "64 MB" is not a size`,
 		small + "limits: {buffers: 6MiB}\n":                                         "limits/max_transfer: 4194304 bytes do not fit in half of limits.buffers, which is 6291456",
 		small + "limits: {commands_per_session: 129}":                               "commands_per_session: 129 is not between 1 and 128",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/chap"
 )
 
 // Version is the version of the schema.
@@ -27,14 +28,14 @@ const (
 type Config struct {
 	Version int
 	// Insecure allows portals that other hosts can reach although nobody has to prove who they are.
-	Insecure bool
-	// StateDir is the directory of what must survive a crash: persistent reservations with APTPL. Empty:
-	// nothing does.
-	StateDir   string
+	Insecure   bool
+	Discovery  Discovery
 	Portals    []Portal
 	Backstores []Backstore
 	Targets    []Target
 	Limits     Limits
+	// Warnings are what works but is better mended, for the log.
+	Warnings []string
 }
 
 // Providers of a portal.
@@ -68,8 +69,13 @@ type Target struct {
 	Name  iscsi.Name
 	Alias string
 	LUNs  []LUN
-	// Allow lists the initiators that may log in; empty: any.
-	Allow     []iscsi.Name
+	// Allow lists the initiators that may log in beside those with an entry in Initiators; if both are empty: any.
+	// AllowFrom lists the networks from which; empty: any.
+	Allow      []iscsi.Name
+	AllowFrom  []netip.Prefix
+	Initiators []Initiator
+	// Auth is what initiators without an entry have to prove; nil: nothing.
+	Auth      *chap.Credentials
 	Negotiate iscsi.Config
 }
 
@@ -104,7 +110,7 @@ func Default() *Config {
 // maxFile bounds a configuration file, in bytes: thousands of targets fit.
 const maxFile = 1 << 20
 
-// Load reads and checks a file. An error is of the system, or is Errors.
+// Load reads and checks a file, and the files of secrets that it names. An error is of the system, or is Errors.
 func Load(path string) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -118,7 +124,16 @@ func Load(path string) (*Config, error) {
 	if len(b) > maxFile {
 		return nil, fmt.Errorf("configuration %s: at most %d bytes are read", path, maxFile)
 	}
-	return Parse(path, b)
+	c, inline, err := parse(path, b)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && inline {
+		if w := exposed("configuration", path, info); w != "" {
+			c.Warnings = append(c.Warnings, w)
+		}
+	}
+	return c, nil
 }
 
 // ParseAddress reads ADDRESS:PORT or ADDRESS, which means port 3260. An IPv6 address with a port stands

@@ -13,13 +13,20 @@ import (
 	"github.com/goiser/goiser/iscsi"
 )
 
-// Parse reads and checks a configuration; name is what errors call the file. An error is Errors.
+// Parse reads and checks a configuration; name is what errors call the file. An error is Errors. Files of
+// secrets are read, others not.
 //
 // The tree of the YAML document is walked by hand (reader) and not decoded into structs: so an unknown key
 // is answered with those that exist, a wrong value with what was expected in the words of the
 // file, and every setting keeps its position for the checks that come after.
 func Parse(name string, b []byte) (*Config, error) {
-	r := reader{name: name, lines: strings.Split(string(b), "\n"), at: map[string]*token.Token{}}
+	c, _, err := parse(name, b)
+	return c, err
+}
+
+// parse also tells whether secrets stand in the file itself.
+func parse(name string, b []byte) (_ *Config, inline bool, _ error) {
+	r := reader{name: name, lines: hideSecrets(strings.Split(string(b), "\n")), at: map[string]*token.Token{}}
 	c := r.document(b)
 	if c != nil && len(r.errs) == 0 {
 		var k checker
@@ -32,10 +39,10 @@ func Parse(name string, b []byte) (*Config, error) {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if err := r.errs.orNil(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	c.normalise()
-	return c, nil
+	return c, r.inline, nil
 }
 
 // document finds the one document and reads it.
@@ -83,6 +90,9 @@ func (c *Config) normalise() {
 		t.Name, _ = iscsi.ParseName(string(t.Name))
 		for j := range t.Allow {
 			t.Allow[j], _ = iscsi.ParseName(string(t.Allow[j]))
+		}
+		for j := range t.Initiators {
+			t.Initiators[j].Name, _ = iscsi.ParseName(string(t.Initiators[j].Name))
 		}
 	}
 }

@@ -12,10 +12,12 @@ import (
 
 // A reader walks the tree of a document and collects what has the wrong shape.
 type reader struct {
-	name  string
-	lines []string
-	at    map[string]*token.Token // where each setting stands, by its path
-	errs  Errors
+	name     string
+	lines    []string                // without secrets
+	at       map[string]*token.Token // where each setting stands, by its path
+	inline   bool                    // a secret stands in the document
+	warnings []string
+	errs     Errors
 }
 
 func (r *reader) failf(tok *token.Token, path, format string, args ...any) {

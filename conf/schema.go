@@ -8,16 +8,24 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/chap"
 )
 
 // config reads the whole document: the schema.
 func (r *reader) config(n ast.Node) *Config {
 	c := Default()
 	c.Version = 0
+	var all *chap.Credentials
 	r.fields(n, "",
 		field{"version", r.number(&c.Version)},
 		field{"insecure", r.flag(func(v bool) { c.Insecure = v })},
-		field{"state_dir", r.text(&c.StateDir)},
+		field{"auth", r.auth(&all)},
+		field{"discovery", func(n ast.Node, path string) {
+			r.fields(n, path,
+				field{"enabled", r.flag(func(v bool) { c.Discovery.Disabled = !v })},
+				field{"auth", r.auth(&c.Discovery.Auth)},
+			)
+		}},
 		field{"portals", func(n ast.Node, path string) {
 			c.Portals = nil
 			r.items(n, path, func(n ast.Node, path string) { c.Portals = append(c.Portals, r.portal(n, path)) })
@@ -34,6 +42,8 @@ func (r *reader) config(n ast.Node) *Config {
 		}},
 		field{"limits", func(n ast.Node, path string) { r.limits(n, path, &c.Limits) }},
 	)
+	r.inherit(c, all)
+	c.Warnings = r.warnings
 	if r.at["version"] == nil {
 		r.failf(n.GetToken(), "version", "missing; a configuration begins with `version: %d`", Version)
 	}
@@ -107,11 +117,13 @@ func (r *reader) target(p pair) Target {
 			}
 		}},
 		field{"allow", func(n ast.Node, path string) {
-			r.items(n, path, func(n ast.Node, path string) {
-				var name string
-				r.text(&name)(n, path)
-				t.Allow = append(t.Allow, iscsi.Name(name))
-			})
+			r.items(n, path, func(n ast.Node, path string) { r.allow(n, path, &t) })
+		}},
+		field{"auth", r.auth(&t.Auth)},
+		field{"initiators", func(n ast.Node, path string) {
+			for _, i := range r.pairs(n, path) {
+				r.initiator(i, &t)
+			}
 		}},
 		field{"initial_r2t", r.flag(func(v bool) { t.Negotiate.InitialR2T = &v })},
 		field{"immediate_data", r.flag(func(v bool) { t.Negotiate.ImmediateData = v })},

@@ -6,6 +6,7 @@ import (
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/spf13/cobra"
 )
 
@@ -22,7 +23,9 @@ type flags struct {
 	iqn                       string
 	initialR2T, immediateData string
 	insecure                  bool
-	trace, stateDir           string
+	user, secretFile          string
+	mutualUser, mutualSecret  string
+	trace                     string
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -36,13 +39,18 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.iqn, "iqn", "", "`NAME` of the target (default "+namePrefix+"ram or "+namePrefix+"file)")
 	fs.StringVar(&f.initialR2T, "initial-r2t", "", "answer InitialR2T=`yes|no` (default yes over iSER, no over TCP)")
 	fs.StringVar(&f.immediateData, "immediate-data", "", "answer ImmediateData=`yes|no` (default yes)")
-	fs.BoolVar(&f.insecure, "insecure", false, "listen on addresses that other hosts reach although there is no authentication")
-	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` that keeps persistent reservations through a crash, in place of the file's (default none: APTPL is refused)")
+	fs.BoolVar(&f.insecure, "insecure", false, "listen on addresses that other hosts reach although nobody has to prove who they are")
+	fs.StringVar(&f.user, "user", "", "CHAP user `NAME` that initiators have to prove to be, for the target and for discovery")
+	fs.StringVar(&f.secretFile, "secret-file", "", "`FILE` with the secret of --user, 12 to 255 bytes in one line")
+	fs.StringVar(&f.mutualUser, "mutual-user", "", "CHAP user `NAME` that the target proves to be, to initiators that ask")
+	fs.StringVar(&f.mutualSecret, "mutual-secret-file", "", "`FILE` with the secret of --mutual-user")
 	fs.StringVar(&f.trace, "trace", "", "write every step of iSER's data path to this `FILE`, a JSON object a line; slow")
 	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
-	for _, name := range []string{"iqn", "initial-r2t", "immediate-data"} {
+	for _, name := range []string{"iqn", "initial-r2t", "immediate-data", "user", "secret-file", "mutual-user", "mutual-secret-file"} {
 		root.MarkFlagsMutuallyExclusive("config", name)
 	}
+	root.MarkFlagsRequiredTogether("user", "secret-file")
+	root.MarkFlagsRequiredTogether("mutual-user", "mutual-secret-file")
 }
 
 // configuration is what the flags, and the file they name, ask for.
@@ -68,9 +76,6 @@ func (f *flags) configuration() (*conf.Config, error) {
 		for i := range c.Portals {
 			c.Portals[i].Provider = f.provider
 		}
-	}
-	if f.stateDir != "" {
-		c.StateDir = f.stateDir
 	}
 	c.Insecure = c.Insecure || f.insecure
 	if err := c.Check(); err != nil {
@@ -104,8 +109,42 @@ func (f *flags) quick() (*conf.Config, error) {
 		return nil, err
 	}
 	c := conf.Default()
+	auth, err := f.auth(c)
+	if err != nil {
+		return nil, err
+	}
+	c.Discovery.Auth, t.Auth = auth, auth
 	c.Backstores, c.Targets = []conf.Backstore{store}, []conf.Target{t}
 	return c, nil
+}
+
+// auth is what initiators have to prove.
+func (f *flags) auth(c *conf.Config) (*chap.Credentials, error) {
+	if f.user == "" {
+		if f.mutualUser != "" {
+			return nil, usagef("--mutual-user: only initiators that prove who they are are proved something; give --user too")
+		}
+		return nil, nil
+	}
+	auth := &chap.Credentials{User: f.user, MutualUser: f.mutualUser}
+	read := func(flag, path string, to *chap.Secret) error {
+		s, warning, err := conf.ReadSecret(path)
+		if err != nil {
+			return usagef("%s: %w", flag, err)
+		}
+		if warning != "" {
+			c.Warnings = append(c.Warnings, warning)
+		}
+		*to = s
+		return nil
+	}
+	if err := read("--secret-file", f.secretFile, &auth.Secret); err != nil {
+		return nil, err
+	}
+	if f.mutualUser == "" {
+		return auth, nil
+	}
+	return auth, read("--mutual-secret-file", f.mutualSecret, &auth.MutualSecret)
 }
 
 func (f *flags) negotiate(n *iscsi.Config) error {

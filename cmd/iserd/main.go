@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"github.com/goiser/goiser/backstore"
-	"github.com/goiser/goiser/cmd/statedir"
 	"github.com/goiser/goiser/conf"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -64,7 +63,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, backstore.ErrInUse), errors.Is(err, statedir.ErrInUse):
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, backstore.ErrInUse):
 		return exitInUse
 	// cobra's own errors have no type.
 	case strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "if any flags in the group"):
@@ -86,7 +85,7 @@ Without --config it serves one target with one disk, LUN 0: --ram (the default) 
 Signals: SIGTERM or SIGINT stops accepting, asks initiators to log out, waits for commands in progress,
 flushes the stores and ends; a second one ends at once.
 
-Exit codes: 0 done; 1 other; 2 usage; 5 address, store or state directory in use.`,
+Exit codes: 0 done; 1 other; 2 usage; 5 address or store in use.`,
 		Example: `  iserd --ram 1GiB
   iserd --file /srv/a.img:64GiB
   iserd --config /etc/iserd/iserd.yaml`,
@@ -135,7 +134,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 func (a *app) checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
-		Short: "Check a configuration file; nothing is opened or started",
+		Short: "Check a configuration file; nothing but it and its files of secrets is opened",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("check wants one FILE")
@@ -146,6 +145,9 @@ func (a *app) checkCommand() *cobra.Command {
 			c, err := conf.Load(args[0])
 			if err != nil {
 				return err
+			}
+			for _, w := range c.Warnings {
+				fmt.Fprintln(a.errOut, "warning:", w)
 			}
 			fmt.Fprintf(a.out, "%s: valid; portals: %d, stores: %d, targets: %d\n", args[0], len(c.Portals), len(c.Backstores), len(c.Targets))
 			return nil

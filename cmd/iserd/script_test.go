@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -31,7 +32,7 @@ type notifyKey struct{}
 //	terminate         sends SIGTERM to the daemon
 //	disk ADDR IQN     logs in by TCP, writes, reads, flushes, logs out
 //	disk ADDR IQN ro  the same without writing
-//	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
+//	disk ADDR IQN rw USER SECRET [MUTUALUSER SECRET]    writing, by CHAP
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -61,12 +62,9 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ready":      ready,
-			"terminate":  terminate,
-			"disk":       disk,
-			"register":   register,
-			"registered": registered,
-			"damage":     damage,
+			"ready":     ready,
+			"terminate": terminate,
+			"disk":      disk,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
@@ -94,7 +92,9 @@ func terminate(ts *testscript.TestScript, neg bool, args []string) {
 func disk(ts *testscript.TestScript, neg bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
 	defer cancel()
-	s, err := initiator.Open(ctx, &tcp.Dialer{}, args[0], args[1], initiator.Options{InitiatorName: "iqn.2026-01.example:script"})
+	s, err := initiator.Open(ctx, &tcp.Dialer{}, args[0], args[1], initiator.Options{
+		InitiatorName: "iqn.2026-01.example:script", CHAP: credentials(ts, args[min(len(args), 3):]),
+	})
 	if neg {
 		if err == nil {
 			_ = s.Close()
@@ -105,7 +105,7 @@ func disk(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	d, err := s.Disk(ctx, 0)
 	ts.Check(err)
-	if len(args) < 3 {
+	if len(args) < 3 || args[2] == "rw" {
 		ts.Check(d.WriteAt(ctx, pattern, 4096))
 		ts.Check(d.Flush(ctx))
 	} else if !d.ReadOnly() {
@@ -117,6 +117,24 @@ func disk(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("read other bytes than were written")
 	}
 	ts.Check(s.Close())
+}
+
+// credentials are a user with its secret, and perhaps the target's.
+func credentials(ts *testscript.TestScript, args []string) *chap.Credentials {
+	if len(args) == 0 {
+		return nil
+	}
+	var c chap.Credentials
+	var err error
+	c.User = args[0]
+	c.Secret, err = chap.NewSecret(args[1])
+	ts.Check(err)
+	if len(args) > 2 {
+		c.MutualUser = args[2]
+		c.MutualSecret, err = chap.NewSecret(args[3])
+		ts.Check(err)
+	}
+	return &c
 }
 
 // pattern is 16 blocks of text.

@@ -13,7 +13,6 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
-	"github.com/goiser/goiser/cmd/statedir"
 	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
@@ -100,7 +99,6 @@ type service struct {
 	log       logrus.FieldLogger
 	names     []string // of stores, in the order of the file
 	stores    map[string]backstore.Store
-	state     *statedir.Dir // nil: none
 	pool      *arena.Pool
 	server    *target.Server
 	listeners []listener       // listen, but do not accept yet
@@ -113,15 +111,15 @@ type service struct {
 // on, and every address is listened on before the first connection is accepted. After an error nothing
 // is left open.
 func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(iser.TraceEvent)) (_ *service, err error) {
+	for _, w := range c.Warnings {
+		log.Warn(w)
+	}
 	s := &service{log: log, trace: hook, stores: map[string]backstore.Store{}, providers: map[providerKey]rdma.Provider{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
 		}
 	}()
-	if err := s.openState(c.StateDir); err != nil {
-		return nil, err
-	}
 	if err := s.openStores(c.Backstores); err != nil {
 		return nil, err
 	}
@@ -131,6 +129,7 @@ func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(is
 	s.server = target.New(target.Config{
 		Pool: s.pool, Log: log,
 		MaxSessions: c.Limits.Sessions, Window: c.Limits.CommandsPerSession, MaxTransfer: uint32(c.Limits.MaxTransfer),
+		Discovery: c.Discovery.Auth, NoDiscovery: c.Discovery.Disabled,
 	})
 	if err := s.addTargets(c); err != nil {
 		return nil, err
@@ -184,9 +183,7 @@ func (s *service) addTargets(c *conf.Config) error {
 		}
 	}
 	for _, t := range c.Targets {
-		dev := scsi.NewDevice(scsi.DeviceConfig{
-			Name: string(t.Name), MaxTransfer: uint32(c.Limits.MaxTransfer), State: s.keeper(),
-		})
+		dev := scsi.NewDevice(scsi.DeviceConfig{Name: string(t.Name), MaxTransfer: uint32(c.Limits.MaxTransfer)})
 		for _, l := range t.LUNs {
 			id := fmt.Sprintf("%s,%d,%s", t.Name, l.Number, l.Store) // the same disk after a restart
 			_, err := dev.Add(l.Number, s.stores[l.Store], scsi.LUConfig{ID: id, ReadOnly: l.ReadOnly, BlockSize: l.BlockSize})
@@ -194,17 +191,24 @@ func (s *service) addTargets(c *conf.Config) error {
 				return fmt.Errorf("target %s: LUN %d, backstore %s: %w", t.Name, l.Number, l.Store, err)
 			}
 		}
-		allow := make([]string, len(t.Allow))
-		for i, name := range t.Allow {
-			allow[i] = string(name)
-		}
-		_, err := s.server.AddTarget(target.TargetConfig{Name: t.Name, Alias: t.Alias, Device: dev, Negotiate: t.Negotiate, Allow: allow})
-		if err != nil {
+		if _, err := s.server.AddTarget(targetConfig(&t, dev)); err != nil {
 			return fmt.Errorf("target %s: %w", t.Name, err)
 		}
 		s.log.WithField("target", t.Name).Infof("target with %d logical units", len(t.LUNs))
 	}
 	return nil
+}
+
+// targetConfig is what the server is told of a target.
+func targetConfig(t *conf.Target, dev *scsi.Device) target.TargetConfig {
+	c := target.TargetConfig{Name: t.Name, Alias: t.Alias, Device: dev, Negotiate: t.Negotiate, AllowFrom: t.AllowFrom, Auth: t.Auth}
+	for _, name := range t.Allow {
+		c.Allow = append(c.Allow, string(name))
+	}
+	for _, i := range t.Initiators {
+		c.Initiators = append(c.Initiators, target.InitiatorConfig(i))
+	}
+	return c
 }
 
 // accept hands the listeners to the server.
@@ -239,9 +243,6 @@ func (s *service) stop() error {
 		if err := s.stores[name].Close(); err != nil { // flushes too
 			errs = append(errs, fmt.Errorf("backstore %s: %w", name, err))
 		}
-	}
-	if s.state != nil {
-		errs = append(errs, s.state.Close())
 	}
 	if s.pool != nil {
 		errs = append(errs, s.pool.Close())

@@ -42,7 +42,7 @@ type chapPeer struct {
 func newChapPeer(t testing.TB, mutual bool) *chapPeer {
 	p := &chapPeer{t: t, l: testLogin(tcpTraits), user: "host", secret: testSecret(t, "secret of the host")}
 	p.l.auth.challenger = chap.NewChallenger()
-	p.l.find(testTarget).c.Auth = testCredentials(t, mutual)
+	p.l.find(testTarget).rights.auth = testCredentials(t, mutual)
 	return p
 }
 
@@ -377,7 +377,7 @@ func TestDiscoveryIsProvedToo(t *testing.T) {
 	// What discovery wants is nothing to a target that wants nothing.
 	p = newChapPeer(t, false)
 	p.l.auth.want = testCredentials(t, false)
-	p.l.find(testTarget).c.Auth = nil
+	p.l.find(testTarget).rights.auth = nil
 	assert.Equal(t, loginEnter, p.l.step(&req, text("InitiatorName="+testInitiator, "TargetName="+testTarget)).decision)
 }
 

@@ -124,6 +124,7 @@ func newConn(s *Server, p *portal, dm iscsi.TargetDatamover) *conn {
 	c.events = make([]iscsi.Event, loginEvents)
 	c.login = login{
 		traits: c.traits, tag: p.config.Tag, find: s.find, live: s.live,
+		peer: addrOf(dm.RemoteAddr()), noDiscovery: s.c.NoDiscovery,
 		auth: authenticator{want: s.c.Discovery, challenger: s.challenger},
 	}
 	return c

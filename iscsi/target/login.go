@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -30,9 +31,11 @@ type login struct {
 	tag    uint16 // portal group tag
 	// find is the target of a name that has been seen to be well formed, nil if there is none; live is the
 	// session of a TSIH.
-	find func(iscsi.Name) *Target
-	live func(tsih uint16) *session
-	auth authenticator // auth.want is what a discovery session must prove, until the session type is known
+	find        func(iscsi.Name) *Target
+	live        func(tsih uint16) *session
+	peer        netip.Addr
+	noDiscovery bool
+	auth        authenticator // auth.want is what a discovery session must prove, until the session type is known
 
 	first  iscsi.LoginRequest
 	rounds int
@@ -230,6 +233,8 @@ func (l *login) identify(kvs []iscsi.KeyValue) error {
 	}
 	switch typ, ok := value("SessionType"); {
 	case !ok || typ == "Normal":
+	case typ == "Discovery" && l.noDiscovery:
+		return refusal(iscsi.LoginBadSessionType, "discovery is switched off")
 	case typ == "Discovery":
 		l.discovery = true
 	default:
@@ -244,7 +249,7 @@ func (l *login) identify(kvs []iscsi.KeyValue) error {
 		if err := l.choose(name); err != nil {
 			return err
 		}
-		config, l.auth.want = l.target.c.Negotiate, l.target.c.Auth
+		config, l.auth.want = l.target.c.Negotiate, l.target.rights.of(l.initiator).Auth
 	}
 	l.neg = iscsi.NewNegotiation(iscsi.Target, l.traits, config, l.discovery)
 	if l.first.TSIH != 0 {
@@ -281,8 +286,8 @@ func (l *login) choose(name string) error {
 	switch {
 	case t == nil:
 		return refusal(iscsi.LoginNotFound, "no target %s", target)
-	case !t.allows(l.initiator):
-		return refusal(iscsi.LoginForbidden, "%s is not allowed on %s", l.initiator, target)
+	case !t.rights.allow(l.initiator, l.peer):
+		return refusal(iscsi.LoginForbidden, "%s is not allowed on %s from %v", l.initiator, target, l.peer)
 	}
 	l.target = t
 	if t.c.Alias != "" {

@@ -310,7 +310,7 @@ func TestAForeignInitiatorIsForbidden(t *testing.T) {
 	find := l.find
 	l.find = func(n iscsi.Name) *Target {
 		t := find(n)
-		t.allow = map[iscsi.Name]bool{"iqn.2026-01.test:friend": true}
+		t.rights.names = map[iscsi.Name]bool{"iqn.2026-01.test:friend": true}
 		return t
 	}
 	req := wholeLogin

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -37,8 +38,10 @@ type Config struct {
 	// PingInterval is the idle time after which a session is pinged (NOP-In); 0 means 30 s, negative
 	// never. A session that does not answer within PingTimeout (0: 10 s) is closed.
 	PingInterval, PingTimeout time.Duration
-	// Discovery is what initiators have to prove for a discovery session; nil: nothing.
-	Discovery *chap.Credentials
+	// Discovery is what initiators have to prove for a discovery session; nil: nothing. NoDiscovery refuses such
+	// sessions.
+	Discovery   *chap.Credentials
+	NoDiscovery bool
 	// Workers bounds how many commands run on stores that may block; 0 means 32.
 	Workers int
 }
@@ -92,10 +95,8 @@ func New(c Config) *Server {
 	if c.Pool == nil {
 		panic("target: Config.Pool is nil")
 	}
-	if c.Discovery != nil {
-		if err := c.Discovery.Check(); err != nil {
-			panic(fmt.Sprintf("target: Config.Discovery: %v", err))
-		}
+	if err := checkAuth(c.Discovery); err != nil {
+		panic(fmt.Sprintf("target: Config.Discovery: %v", err))
 	}
 	setDefault(&c.MaxSessions, defaultMaxSessions)
 	c.MaxSessions = min(c.MaxSessions, maxSessions)
@@ -146,16 +147,20 @@ type TargetConfig struct {
 	Device *scsi.Device
 	// Negotiate is what the target answers to operational keys. MaxConnections is 4 at most.
 	Negotiate iscsi.Config
-	// Allow lists initiator names that may log in; empty means any.
-	Allow []string
-	// Auth is what initiators have to prove; nil: nothing.
+	// Allow lists initiator names that may log in, beside those that have an entry in Initiators; if both are empty,
+	// any may. AllowFrom lists the networks from which; empty means any.
+	Allow     []string
+	AllowFrom []netip.Prefix
+	// Auth is what initiators without an entry have to prove; nil: nothing.
 	Auth *chap.Credentials
+	// Initiators are what is different for single initiators.
+	Initiators []InitiatorConfig
 }
 
 // A Target is one iSCSI target node.
 type Target struct {
-	c     TargetConfig
-	allow map[iscsi.Name]bool // nil: any
+	c      TargetConfig
+	rights rights
 
 	mu     sync.Mutex
 	queues map[int]*luQueue // by logical unit number
@@ -170,23 +175,11 @@ func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
 	if c.Device == nil {
 		return nil, fmt.Errorf("target %s: no device", name)
 	}
-	if c.Auth != nil {
-		if err := c.Auth.Check(); err != nil {
-			return nil, fmt.Errorf("target %s: %w", name, err)
-		}
-	}
 	c.Name = name
 	c.Negotiate.MaxConnections = min(c.Negotiate.MaxConnections, maxConnections)
 	t := &Target{c: c, queues: make(map[int]*luQueue)}
-	for _, a := range c.Allow {
-		initiator, err := iscsi.ParseName(a)
-		if err != nil {
-			return nil, fmt.Errorf("target %s: allowed initiator: %w", name, err)
-		}
-		if t.allow == nil {
-			t.allow = make(map[iscsi.Name]bool)
-		}
-		t.allow[initiator] = true
+	if t.rights, err = newRights(&c); err != nil {
+		return nil, fmt.Errorf("target %s: %w", name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,9 +242,6 @@ func (t *Target) Name() iscsi.Name { return t.c.Name }
 
 // Device is the target's SCSI device.
 func (t *Target) Device() *scsi.Device { return t.c.Device }
-
-// allows reports whether an initiator may log in, and see the target.
-func (t *Target) allows(initiator iscsi.Name) bool { return t.allow == nil || t.allow[initiator] }
 
 // queue is the workers' queue of a logical unit.
 func (t *Target) queue(lun uint64) *luQueue {

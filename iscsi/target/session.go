@@ -235,9 +235,12 @@ func (c *conn) openSession(ses *session) error {
 		return err
 	}
 	if !ses.discovery {
+		rights := ses.target.rights.of(ses.initiator)
 		ses.nexus = ses.target.c.Device.Attach(scsi.NexusConfig{
 			Initiator:    fmt.Sprintf("%s,i,0x%x", ses.key.initiator, ses.key.isid[:]),
 			RelativePort: ses.key.tag,
+			LUNs:         rights.LUNs,
+			ReadOnly:     rights.ReadOnly,
 		})
 	}
 	return nil

@@ -141,8 +141,9 @@ func (c *conn) sendTargets(b []byte, value string) []byte {
 		}
 	}
 	addresses := c.s.addresses(c)
+	from := addrOf(c.dm.RemoteAddr())
 	for _, t := range list {
-		if !t.allows(c.ses.initiator) { // what cannot be logged in to is not shown
+		if !t.rights.allow(c.ses.initiator, from) { // what cannot be logged in to is not shown
 			continue
 		}
 		b = iscsi.AppendText(b, iscsi.KeyValue{Key: "TargetName", Value: string(t.c.Name)})
