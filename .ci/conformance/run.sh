@@ -52,10 +52,14 @@ serve_ours() {
 		  - {listen: "$a", provider: tcp}
 		  - {listen: "$b", provider: tcp}
 		backstores:
-		  plain: {type: ram, size: 256MiB}
+		  plain: {type: file, path: "$out/plain.img", size: 256MiB, thin: no}
+		  thin: {type: file, path: "$out/thin.img", size: 256MiB}
+		  ram: {type: ram, size: 256MiB}
 		  readonly: {type: ram, size: 256MiB}
 		targets:
 		  $name:plain: {luns: {0: plain}}
+		  $name:thin: {luns: {0: thin}}
+		  $name:ram: {luns: {0: ram}}
 		  $name:readonly: {luns: {0: {store: readonly, readonly: true}}}
 	YAML
 	"$out/iserd" --config "$out/iserd.yaml" > "$out/iserd.log" 2>&1 &
@@ -88,8 +92,8 @@ t=$SECONDS
 install_packages
 (cd "$root" && CGO_ENABLED=0 go build -o "$out/iserd" ./cmd/iserd)
 serve_ours
-passes=(ours-plain ours-readonly)
-ours plain "${suites[@]}"
+passes=(ours-{plain,thin,ram,readonly})
+for lun in plain thin ram; do ours $lun "${suites[@]}"; done
 ours readonly ReadOnly
 if [ -z "${NO_STGT:-}" ]; then
 	serve_stgt

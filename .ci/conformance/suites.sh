@@ -24,14 +24,18 @@ run() {
 	local log=$out/$1.log rc=0 end=crash
 	timeout -k 2 "$SUITE_TIMEOUT" iscsi-test-cu --dataloss --allow-sanitize --verbose -t "ALL.$1" $urls > "$log" 2>&1 < /dev/null || rc=$?
 	[ $rc -ne 124 ] || end=timeout
-	# What follows "passed" on its line belongs to the cleaning up after the test.
+	# A verdict stands at the start of a line or right behind "...". What follows it on its line belongs to the cleaning
+	# up after the test.
 	awk -v s="${1%%.*}" -v end=$end '
 		function verdict(v) { if (open) print s "\t" name "\t" v "\t" (v == "skip" ? why : ""); open = 0 }
 		/^  Test: / { verdict("crash"); name = $2; why = ""; open = 1 }
-		{ after = /(^|\.\.\.| )(passed|FAILED)/; before = $0; sub(/(passed|FAILED).*/, "", before) }
-		open && match(before, /\[SKIPPED\] */) && why == "" { why = substr(before, RSTART + RLENGTH) }
-		after && /FAILED/ { verdict("fail") }
-		after { verdict(why == "" ? "pass" : "skip") }
+		{
+			line = $0
+			sub(/^  Test: [^ ]+ \.\.\./, "", line)
+			if (line ~ /^passed/) verdict(why == "" ? "pass" : "skip")
+			if (line ~ /^FAILED/) verdict("fail")
+			if (why == "" && match(line, /\[SKIPPED\] */)) why = substr(line, RSTART + RLENGTH)
+		}
 		END { verdict(end) }
 	' "$log"
 }
