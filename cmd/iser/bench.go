@@ -53,7 +53,7 @@ disk: --destructive says that this is meant.
 			if d.SizeBytes() < int64(p.bs) || p.bs%d.BlockSize() != 0 {
 				return usage(fmt.Errorf("--bs %d: want a multiple of %d bytes up to the disk's size", p.bs, d.BlockSize()))
 			}
-			return a.bench(cmd.Context(), args[0], rw, d, p)
+			return a.bench(cmd.Context(), shownURL(args[0]), rw, d, p)
 		},
 	}
 	f := c.Flags()

@@ -88,22 +88,28 @@ func burst(flag, s string, n *uint32) error {
 	return nil
 }
 
-func (a *app) options() initiator.Options {
+// options are how to log in at a location.
+func (a *app) options(l *location) (initiator.Options, error) {
 	n, err := a.negotiate()
 	if err != nil {
-		panic(err) // app.check has seen the flags
+		return initiator.Options{}, err
 	}
-	return initiator.Options{InitiatorName: a.name, Negotiate: n, LoginTimeout: a.timeout, Log: a.log()}
+	c, err := a.credentials(l)
+	return initiator.Options{InitiatorName: a.name, Negotiate: n, LoginTimeout: a.timeout, CHAP: c, Log: a.log()}, err
 }
 
 func (a *app) discover(ctx context.Context, l location) ([]initiator.TargetRecord, error) {
+	o, err := a.options(&l)
+	if err != nil {
+		return nil, err
+	}
 	tr, err := a.transport(l)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	recs, err := initiator.Discover(ctx, tr, l.address, a.options())
+	recs, err := initiator.Discover(ctx, tr, l.address, o)
 	if err != nil {
 		return nil, fmt.Errorf("discover %s: %w", l, err)
 	}
@@ -112,6 +118,10 @@ func (a *app) discover(ctx context.Context, l location) ([]initiator.TargetRecor
 
 // session logs in, finding the only target if none is named.
 func (a *app) session(ctx context.Context, l *location) (*initiator.Session, error) {
+	o, err := a.options(l)
+	if err != nil {
+		return nil, err
+	}
 	if l.target == "" {
 		recs, err := a.discover(ctx, *l)
 		if err != nil {
@@ -128,7 +138,7 @@ func (a *app) session(ctx context.Context, l *location) (*initiator.Session, err
 	}
 	lctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	s, err := initiator.Open(lctx, tr, l.address, l.target, a.options())
+	s, err := initiator.Open(lctx, tr, l.address, l.target, o)
 	if err != nil {
 		return nil, fmt.Errorf("log in to %s: %w", l, err)
 	}

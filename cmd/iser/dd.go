@@ -61,10 +61,10 @@ func parseDD(args []string) (ddOperands, error) {
 	for _, arg := range args {
 		k, v, ok := strings.Cut(arg, "=")
 		if !ok {
-			return o, fmt.Errorf("operand %q: want key=value, for example if=FILE", arg)
+			return o, fmt.Errorf("operand %q: want key=value, for example if=FILE", shownURL(arg))
 		}
 		if err := o.set(k, v); err != nil {
-			return o, fmt.Errorf("%s: %w", arg, err)
+			return o, fmt.Errorf("%s: %w", shownURL(arg), err)
 		}
 	}
 	if o.in == "" || o.out == "" {

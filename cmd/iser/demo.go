@@ -85,7 +85,11 @@ func (a *app) demoSession(ctx context.Context, l *location, log *eventLog) (*ini
 		return nil, err
 	}
 	tr := &iser.Dialer{Provider: p, Config: iser.InitiatorConfig{Trace: func(e iser.TraceEvent) { log.add(trace.New("initiator", e)) }}}
-	recs, err := initiator.Discover(ctx, tr, l.address, a.options())
+	o, err := a.options(l)
+	if err != nil {
+		return nil, err
+	}
+	recs, err := initiator.Discover(ctx, tr, l.address, o)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +97,7 @@ func (a *app) demoSession(ctx context.Context, l *location, log *eventLog) (*ini
 		return nil, fmt.Errorf("%d targets, want one", len(recs))
 	}
 	l.target = recs[0].Name
-	s, err := initiator.Open(ctx, tr, l.address, l.target, a.options())
+	s, err := initiator.Open(ctx, tr, l.address, l.target, o)
 	if err != nil {
 		return nil, err
 	}

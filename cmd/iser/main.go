@@ -55,6 +55,8 @@ type app struct {
 	quiet       bool
 	verbose     bool
 	tune        tuning
+	auth        authFlags
+	warned      []string // what has been told
 }
 
 // tuning is what the flags say of the keys we offer.
@@ -65,10 +67,10 @@ type tuning struct {
 }
 
 const urlHelp = `
-URL is iser://HOST[:PORT][/IQN[/LUN]] or iscsi://HOST[:PORT][/IQN[/LUN]]; the port defaults to 3260.
+URL is iser://[USER@]HOST[:PORT][/IQN[/LUN]] or iscsi://[USER@]HOST[:PORT][/IQN[/LUN]]; the port defaults to 3260.
 Without IQN or LUN the only one there is taken, else the choices are listed.
 ?rdma=NAME picks the RDMA provider of iser://: verbs (an RDMA device), roce (our own RoCEv2 over UDP, which needs
-none), or auto, which is verbs where the address lies on an RDMA device, else roce (default).`
+none), or auto, which is verbs where the address lies on an RDMA device, else roce (default).` + authHelp
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -95,6 +97,10 @@ Exit codes: 0 done; 1 other; 2 usage; 3 not found; 6 refused; 7 cannot connect; 
 	f.StringVar(&a.tune.firstBurst, "first-burst", "", "FirstBurstLength to offer, for example 64KiB")
 	f.StringVar(&a.tune.maxBurst, "max-burst", "", "MaxBurstLength to offer, for example 1MiB")
 	f.BoolVar(&a.tune.partialImmediate, "partial-immediate", false, "over iSER, send immediate data with long writes too")
+	f.StringVar(&a.auth.secretFile, "secret-file", "", "`FILE` with the CHAP secret of the URL's user")
+	f.StringVar(&a.auth.mutualUser, "mutual-user", "", "CHAP `NAME` that the target must prove to be")
+	f.StringVar(&a.auth.mutualSecretFile, "mutual-secret-file", "", "`FILE` with the secret of --mutual-user")
+	f.StringSliceVar(&a.auth.algorithms, "chap", nil, "CHAP algorithms to offer, in this order (default sha3-256,sha256,sha1,md5; old stgt: md5)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(a.discoverCmd(), a.lsCmd(), a.inqCmd(), a.pingCmd(), a.ddCmd(), a.verifyCmd(), a.benchCmd(), a.demoCmd())
 	return root

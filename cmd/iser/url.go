@@ -17,11 +17,16 @@ type location struct {
 	target    string // empty: not named
 	lun       int    // -1: not named
 	provider  string // of ?rdma=
+	// user and secret are what stands before the host, mutualUser and mutualSecret libiscsi's ?target_user= and
+	// ?target_password=; empty: not named.
+	user, secret             string
+	mutualUser, mutualSecret string
 }
 
 const (
 	defaultPort = "3260"
 	maxLUN      = 16383
+	passwordKey = "target_password"
 )
 
 func isURL(s string) bool {
@@ -39,22 +44,25 @@ func parseURL(s string) (location, error) {
 	case ok && scheme == "iscsi":
 		l.transport = "tcp"
 	default:
-		return l, usage(fmt.Errorf("URL %q: want iser://HOST or iscsi://HOST", s))
+		return l, usage(fmt.Errorf("URL %q: want iser://HOST or iscsi://HOST", shownURL(s)))
+	}
+	var err error
+	if i := userEnd(rest); i >= 0 {
+		if err = l.parseUser(rest[:i]); err != nil {
+			return l, usage(fmt.Errorf("URL %q: %w", shownURL(s), err))
+		}
+		rest = rest[i+1:]
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	host, path, _ := strings.Cut(rest, "/")
-	if strings.Contains(host, "@") {
-		return l, usage(fmt.Errorf("URL %q: user names are not supported yet (no CHAP)", s))
-	}
-	var err error
 	if l.address, err = hostPort(host); err != nil {
-		return l, usage(fmt.Errorf("URL %q: %w", s, err))
+		return l, usage(fmt.Errorf("URL %q: %w", shownURL(s), err))
 	}
 	if err := l.parsePath(path); err != nil {
-		return l, usage(fmt.Errorf("URL %q: %w", s, err))
+		return l, usage(fmt.Errorf("URL %q: %w", shownURL(s), err))
 	}
 	if err := l.parseQuery(query); err != nil {
-		return l, usage(fmt.Errorf("URL %q: %w", s, err))
+		return l, usage(fmt.Errorf("URL %q: %w", shownURL(s), err))
 	}
 	return l, nil
 }
@@ -105,25 +113,37 @@ func (l *location) parseQuery(query string) error {
 		if part == "" {
 			continue
 		}
-		k, v, _ := strings.Cut(part, "=")
-		if k != "rdma" {
-			return fmt.Errorf("option %q: only rdma= is known", k)
+		switch k, v, _ := strings.Cut(part, "="); k {
+		case "rdma":
+			if v != provider.Auto && v != provider.Verbs && v != provider.RoCE {
+				return fmt.Errorf("rdma=%s: want auto, verbs or roce", v)
+			}
+			l.provider = v
+		case "target_user":
+			l.mutualUser = v
+		case passwordKey:
+			l.mutualSecret = v
+		default:
+			return fmt.Errorf("option %q: want rdma, target_user or %s", k, passwordKey)
 		}
-		if v != provider.Auto && v != provider.Verbs && v != provider.RoCE {
-			return fmt.Errorf("rdma=%s: want auto, verbs or roce", v)
-		}
-		l.provider = v
+	}
+	if l.mutualSecret != "" && l.mutualUser == "" {
+		return fmt.Errorf("%s without target_user", passwordKey)
 	}
 	return nil
 }
 
-// String is the URL again, as far as it is known.
+// String is the URL again, as far as it is known, without secrets.
 func (l location) String() string {
 	scheme := l.transport
 	if scheme == "tcp" {
 		scheme = "iscsi"
 	}
-	s := scheme + "://" + l.address
+	s := scheme + "://"
+	if l.user != "" {
+		s += l.user + "@"
+	}
+	s += l.address
 	if l.target != "" {
 		s += "/" + l.target
 		if l.lun >= 0 {

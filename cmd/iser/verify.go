@@ -53,7 +53,7 @@ the same --seed left (its --generation is its number of runs).`,
 			if err != nil {
 				return err
 			}
-			return a.verify(cmd.Context(), args[0], d, plan, f.dump)
+			return a.verify(cmd.Context(), shownURL(args[0]), d, plan, f.dump)
 		},
 	}
 	fl := c.Flags()

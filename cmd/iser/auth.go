@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goiser/goiser/conf"
+	"github.com/goiser/goiser/iscsi/chap"
+)
+
+// The environment variables that hold secrets, for those who want none in a command line or file.
+const (
+	secretEnv       = "ISER_CHAP_SECRET"
+	mutualSecretEnv = "ISER_CHAP_MUTUAL_SECRET"
+)
+
+// authFlags say where the secrets of users in URLs are.
+type authFlags struct {
+	secretFile       string
+	mutualUser       string
+	mutualSecretFile string
+	algorithms       []string
+}
+
+const authHelp = `
+A URL's USER@ logs in by CHAP. The secret comes from --secret-file, else from ISER_CHAP_SECRET; USER%SECRET@, as
+libiscsi has it, works too, but shows the secret to everybody on this host. With --mutual-user (or ?target_user=NAME)
+the target must prove itself, by the secret in --mutual-secret-file, else in ISER_CHAP_MUTUAL_SECRET.`
+
+// credentials are what a location and the flags say of CHAP; nil: no user.
+func (a *app) credentials(l *location) (*chap.Credentials, error) {
+	c := &chap.Credentials{User: l.user, MutualUser: l.mutualUser}
+	if c.MutualUser == "" {
+		c.MutualUser = a.auth.mutualUser
+	}
+	if c.User == "" {
+		if c.MutualUser != "" {
+			return nil, usage(fmt.Errorf("%s: only a target to which we prove who we are proves itself; write USER@ before the host", l))
+		}
+		return nil, nil
+	}
+	var err error
+	if c.Secret, err = a.secret(l.secret, a.auth.secretFile, secretEnv); err != nil {
+		return nil, usage(fmt.Errorf("%s: CHAP user %q: %w", l, c.User, err))
+	}
+	if c.MutualUser != "" {
+		if c.MutualSecret, err = a.secret(l.mutualSecret, a.auth.mutualSecretFile, mutualSecretEnv); err != nil {
+			return nil, usage(fmt.Errorf("%s: mutual CHAP user %q: %w", l, c.MutualUser, err))
+		}
+	}
+	for _, name := range a.auth.algorithms {
+		alg, err := chap.ParseAlgorithm(name)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--chap: %w", err))
+		}
+		c.Algorithms = append(c.Algorithms, alg)
+	}
+	if err := c.Check(); err != nil {
+		return nil, usage(fmt.Errorf("%s: %w", l, err))
+	}
+	return c, nil
+}
+
+// secret is the one of the URL, of a file or of the environment.
+func (a *app) secret(inURL, file, env string) (chap.Secret, error) {
+	switch value, set := os.LookupEnv(env); {
+	case inURL != "":
+		a.warnOnce("the secret in the URL is seen by everybody on this host; use --secret-file or " + secretEnv)
+		return chap.NewSecret(inURL)
+	case file != "":
+		s, warning, err := conf.ReadSecret(file)
+		if warning != "" {
+			a.warnOnce(warning)
+		}
+		return s, err
+	case set:
+		return chap.NewSecret(value)
+	}
+	return chap.Secret{}, fmt.Errorf("no secret; give its file, or set %s", env)
+}
+
+// warnOnce tells a person what should be done better.
+func (a *app) warnOnce(what string) {
+	if !slices.Contains(a.warned, what) {
+		a.warned = append(a.warned, what)
+		a.note("warning: %s", what)
+	}
+}
+
+// parseUser reads USER[%SECRET] as libiscsi does: the first % ends the name.
+func (l *location) parseUser(s string) error {
+	l.user, l.secret, _ = strings.Cut(s, "%")
+	if l.user == "" {
+		return fmt.Errorf("no user name before @")
+	}
+	return nil
+}
+
+// shownURL is a URL, or what was meant to be one, without its secrets.
+func shownURL(s string) string {
+	if i, j := strings.Index(s, "://"), userEnd(s); i >= 0 && j > i {
+		user, _, secret := strings.Cut(s[i+3:j], "%")
+		if secret {
+			user += "%..."
+		}
+		s = s[:i+3] + user + s[j:]
+	}
+	if i := strings.Index(s, passwordKey+"="); i >= 0 {
+		rest := ""
+		if j := strings.IndexByte(s[i:], '&'); j >= 0 {
+			rest = s[i+j:]
+		}
+		s = s[:i] + passwordKey + "=..." + rest
+	}
+	return s
+}
+
+// userEnd is where the user part of a URL ends, -1 without one: at the last @, since a secret may hold any character
+// but nothing behind it has an @.
+func userEnd(s string) int { return strings.LastIndexByte(s, '@') }
