@@ -40,6 +40,7 @@ type system struct {
 	fallocate       func(fd int, mode uint32, off, n int64) error
 	seek            func(fd int, off int64, whence int) (int64, error)
 	setSize         func(fd int, size int64) error // ftruncate(2)
+	size            func(fd int) (int64, error)
 }
 
 func (f *fileStore) ReadAt(bufs [][]byte, off int64) error {

@@ -11,3 +11,7 @@ import (
 func openFile(s settings) (Store, error) {
 	return nil, fmt.Errorf("file store %s: %w on this system: use Linux, or a ram store", s["path"], errors.ErrUnsupported)
 }
+
+func openBlock(s settings) (Store, error) {
+	return nil, fmt.Errorf("block store %s: %w on this system: use Linux, or a ram store", s["path"], errors.ErrUnsupported)
+}

@@ -18,23 +18,27 @@ const newFileMode = 0o600
 func linux() system {
 	return system{
 		preadv: preadv, pwritev: pwritev, fdatasync: unix.Fdatasync,
-		fallocate: unix.Fallocate, seek: unix.Seek, setSize: unix.Ftruncate,
+		fallocate: unix.Fallocate, seek: unix.Seek, setSize: unix.Ftruncate, size: fileSize,
 	}
 }
 
-func openFile(s settings) (Store, error) {
-	name := "file store " + s["path"]
+func newFileStore(name string, s settings) *fileStore {
 	f := &fileStore{
 		name:    name,
 		durable: s["sync"] == "dsync",
 		ownSync: s["sync"] == "fua",
-		thin:    s.yes("thin"),
 		sys:     linux(),
 		zeros:   sync.OnceValue(newZeros),
 		vectors: newFreeList[vector](),
 		fd:      -1,
 	}
 	f.syncer.init()
+	return f
+}
+
+func openFile(s settings) (Store, error) {
+	f := newFileStore("file store "+s["path"], s)
+	f.thin = s.yes("thin")
 	created, err := f.open(s)
 	if err != nil {
 		if f.fd >= 0 {
@@ -43,7 +47,7 @@ func openFile(s settings) (Store, error) {
 		if created {
 			err = errors.Join(err, os.Remove(s["path"])) // half a disk is none
 		}
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", f.name, err)
 	}
 	return f, nil
 }
@@ -137,17 +141,17 @@ func (f *fileStore) lock(readOnly bool) error {
 
 // setSize grows the file, without writing to it, to size, if it is shorter.
 func (f *fileStore) setSize(size int64, readOnly bool) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
-		return fmt.Errorf("stat: %w", err)
+	old, err := fileSize(f.fd)
+	if err != nil {
+		return err
 	}
-	f.info.SizeBytes = st.Size
-	if st.Size < size {
+	f.info.SizeBytes = old
+	if old < size {
 		if readOnly {
-			return fmt.Errorf("%w: it has %d bytes and cannot grow to size=%d; leave size= out", ErrReadOnly, st.Size, size)
+			return fmt.Errorf("%w: it has %d bytes and cannot grow to size=%d; leave size= out", ErrReadOnly, old, size)
 		}
 		if err := unix.Ftruncate(f.fd, size); err != nil {
-			return fmt.Errorf("grow from %d to %d bytes: %w", st.Size, size, cause(err))
+			return fmt.Errorf("grow from %d to %d bytes: %w", old, size, cause(err))
 		}
 		if err := retryInterrupted(unix.Fsync, f.fd); err != nil {
 			return fmt.Errorf("flush the new size: %w", cause(err))
@@ -158,6 +162,14 @@ func (f *fileStore) setSize(size int64, readOnly bool) error {
 		return fmt.Errorf("it has %d bytes, which is no multiple of %d; give a larger size=, or mend it with truncate(1)", n, MinBlock)
 	}
 	return nil
+}
+
+func fileSize(fd int) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("stat: %w", err)
+	}
+	return st.Size, nil
 }
 
 // describe fills in what the store says of itself, and turns on direct I/O.
@@ -171,7 +183,7 @@ func (f *fileStore) describe(s settings) error {
 	f.info.WriteCache = !f.durable && !f.info.ReadOnly
 	f.info.Thin = f.thin
 	if s.yes("direct") {
-		if err := f.useDirect(); err != nil {
+		if err := f.useDirect(0); err != nil {
 			return err
 		}
 	}
@@ -181,11 +193,14 @@ func (f *fileStore) describe(s settings) error {
 	return nil
 }
 
-// useDirect turns direct I/O on.
-func (f *fileStore) useDirect() error {
+// useDirect turns direct I/O on, in blocks of the given size in bytes if that is known.
+func (f *fileStore) useDirect(block int) error {
 	d, err := newDirect(f.fd)
 	if err != nil {
 		return err
+	}
+	if block > 0 {
+		d.block = block
 	}
 	if f.info.SizeBytes%int64(d.block) != 0 {
 		return fmt.Errorf("it has %d bytes, and direct I/O needs a multiple of %d; give such a size=, or set direct=no", f.info.SizeBytes, d.block)

@@ -3,6 +3,7 @@ package backstore
 import (
 	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -146,10 +147,7 @@ func (f *fileStore) Resize(size int64) error {
 	defer f.mu.Unlock()
 	err := f.usableLocked(true)
 	if err == nil {
-		err = checkSize(size)
-	}
-	if err == nil && f.direct != nil && size%int64(f.direct.block) != 0 {
-		err = fmt.Errorf("direct I/O needs a multiple of %d bytes", f.direct.block)
+		err = f.checkSize(size)
 	}
 	if err == nil {
 		err = f.resizeLocked(size)
@@ -175,6 +173,34 @@ func (f *fileStore) resizeLocked(size int64) error {
 		return errors.Join(err, f.sys.setSize(f.fd, f.info.SizeBytes)) // all goes on as it was
 	}
 	f.info.SizeBytes = size
+	return nil
+}
+
+// Measure takes the length that the file or device has now.
+func (f *fileStore) Measure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fd < 0 {
+		return fmt.Errorf("%s: measure: %w", f.name, net.ErrClosed)
+	}
+	size, err := f.sys.size(f.fd)
+	if err == nil {
+		err = f.checkSize(size)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: measure: %w", f.name, err)
+	}
+	f.info.SizeBytes = size
+	return nil
+}
+
+func (f *fileStore) checkSize(size int64) error {
+	if err := checkSize(size); err != nil {
+		return fmt.Errorf("%d bytes %w", size, err)
+	}
+	if f.direct != nil && size%int64(f.direct.block) != 0 {
+		return fmt.Errorf("direct I/O needs a multiple of %d bytes", f.direct.block)
+	}
 	return nil
 }
 

@@ -33,6 +33,12 @@ type Resizer interface {
 	Resize(size int64) error
 }
 
+// A Measurer lies on something that others can make larger or smaller. Measure takes its size of this moment;
+// Info says it afterwards.
+type Measurer interface {
+	Measure() error
+}
+
 // A Pinner is a Mapper whose memory a device may know by physical address (an RDMA device that is no
 // software of this process). Pin says that one will: from then on the store keeps the pages that it has,
 // for the device would go on with the old ones, and Unmap writes zeros.

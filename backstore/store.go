@@ -48,6 +48,8 @@ type Info struct {
 	Volatile bool
 	// NeverBlocks: reads and writes only touch memory and may run on a connection's loop.
 	NeverBlocks bool
+	// Rotational: the medium is known to spin, so that distance costs time.
+	Rotational bool
 	// Thin: unwritten or unmapped ranges take no space and read as zeros.
 	Thin bool
 	// UnmapGranularity is the unit in which an Unmapper frees space, in bytes; 0 without one.

@@ -53,19 +53,30 @@ var yesNo = []string{"yes", "no"}
 // Types lists every kind of store, by name. The configuration file, the command line and the help text
 // are all made from it.
 func Types() []Type {
+	syncOption := Option{
+		Name: "sync", Default: "flush", Values: []string{"flush", "fua", "dsync"},
+		Summary: "flush: writes are cached until a flush, a forced write (FUA) flushes the file; " +
+			"fua: the same, but a forced write flushes its own blocks only; dsync: every write is durable when it is answered",
+	}
+	readOnlyOption := Option{Name: "readonly", Default: "no", Values: yesNo, Summary: "open for reading only"}
 	return []Type{
+		{
+			Name: "block", Summary: "a block device: a disk, a partition, a logical volume", open: openBlock,
+			Options: []Option{
+				{Name: "path", Required: true, Summary: "the device's path; nothing else may use it", check: notEmpty},
+				{Name: "direct", Default: "yes", Values: yesNo, Summary: "bypass the page cache (O_DIRECT)"},
+				syncOption,
+				readOnlyOption,
+			},
+		},
 		{
 			Name: "file", Summary: "a regular file", open: openFile,
 			Options: []Option{
 				{Name: "path", Required: true, Summary: "the file's path", check: notEmpty},
 				{Name: "size", Summary: "bytes (64GiB): a missing file is created, sparse; a shorter one grows; a longer one stays as it is", check: storeSize},
 				{Name: "direct", Default: "no", Values: yesNo, Summary: "bypass the page cache (O_DIRECT)"},
-				{
-					Name: "sync", Default: "flush", Values: []string{"flush", "fua", "dsync"},
-					Summary: "flush: writes are cached until a flush, a forced write (FUA) flushes the file; " +
-						"fua: the same, but a forced write flushes its own blocks only; dsync: every write is durable when it is answered",
-				},
-				{Name: "readonly", Default: "no", Values: yesNo, Summary: "open for reading only"},
+				syncOption,
+				readOnlyOption,
 				{
 					Name: "thin", Default: "yes", Values: yesNo,
 					Summary: "yes: space is taken when first written and given back when unmapped; " +
@@ -84,7 +95,7 @@ func Types() []Type {
 	}
 }
 
-// Open makes a store of a type (ram, file, null) with options. An error names the store's type, the
+// Open makes a store of a type (Types) with options. An error names the store's type, the
 // option or path, and what was expected; it is an *OptionError if the options are wrong in themselves.
 func Open(typ string, opts Options) (Store, error) {
 	t, s, err := check(typ, opts)

@@ -31,6 +31,7 @@ var allowed = map[string][]string{
 	"iscsi/initiator":         {"iscsi", "iscsi/chap"},
 	"conf":                    {"iscsi", "iscsi/chap", "backstore"},
 	"cmd/trace":               {"*"},
+	"cmd/statedir":            {},
 	"cmd/provider":            {"*"},
 	"iser/rdma/roce":          {"iser/rdma", "iser/rdma/roce/wire", "iser/rdma/roce/cm", "iser/rdma/roce/rc", "iser/rdma/roce/link"},
 	"iser/rdma/roce/wire":     {},

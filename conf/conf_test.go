@@ -42,6 +42,7 @@ func TestEverything(t *testing.T) {
 	c, err := conf.Parse("x.yaml", []byte(`
 version: 1
 insecure: true
+state_dir: /var/lib/iserd
 portals:
 - {listen: "0.0.0.0:3260", provider: verbs, advertise: "192.0.2.7:3260"}
 - {listen: "::1"}
@@ -71,7 +72,7 @@ limits: {sessions: 2, commands_per_session: 16, buffers: 512MiB, max_transfer: 1
 	first.InitialR2T, first.ImmediateData, first.FirstBurstLength, first.MaxBurstLength = &no, false, 128<<10, 256<<10
 	second.FirstBurstLength, second.MaxBurstLength = 4096, 4096
 	require.Equal(t, &conf.Config{
-		Version: 1, Insecure: true,
+		Version: 1, Insecure: true, StateDir: "/var/lib/iserd",
 		Portals: []conf.Portal{
 			{Listen: netip.MustParseAddrPort("0.0.0.0:3260"), Provider: "verbs", Advertise: netip.MustParseAddrPort("192.0.2.7:3260")},
 			{Listen: netip.MustParseAddrPort("[::1]:3260"), Provider: "auto"},
@@ -145,7 +146,7 @@ x.yaml:7:11: portals/0/listen: other hosts can reach 0.0.0.0:3260, and nobody wh
 >    7 | - listen: 0.0.0.0:3260
                    ^`},
 		{"two mistakes", strings.Replace(small, "type: ram,", "type: rma,", 1) + "limits: {sessions: 0}\n", `
-x.yaml:3:15: backstores/vm1/type: store type "rma": not known; there are file, null, ram
+x.yaml:3:15: backstores/vm1/type: store type "rma": not known; there are block, file, null, ram
      1 | version: 1
      2 | backstores:
 >    3 |   vm1: {type: rma, size: 1MiB}
@@ -174,7 +175,7 @@ func TestMistakes(t *testing.T) {
 		small + "---\n" + small:     "x.yaml:7:8: a second document; a configuration is one",
 		"[1, 2]":                    "want keys and values, and not a list",
 		"hello":                     `want keys and values, and not "hello"`,
-		"a: 1":                      "x.yaml:1:1: a: unknown key; there are version, insecure, auth, discovery, portals, backstores, targets, limits",
+		"a: 1":                      "x.yaml:1:1: a: unknown key; there are version, insecure, state_dir, auth, discovery, portals, backstores, targets, limits",
 		"version: 2":                "x.yaml:1:10: version: 2 is not known; this iserd reads version: 1",
 		"version: one":              `x.yaml:1:10: version: want a whole number, and not "one"`,
 		"version: -1":               "version: want a whole number, and not -1",

@@ -28,7 +28,10 @@ const (
 type Config struct {
 	Version int
 	// Insecure allows portals that other hosts can reach although nobody has to prove who they are.
-	Insecure   bool
+	Insecure bool
+	// StateDir is the directory of what must survive a crash: persistent reservations with APTPL. Empty:
+	// nothing does.
+	StateDir   string
 	Discovery  Discovery
 	Portals    []Portal
 	Backstores []Backstore

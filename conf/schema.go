@@ -19,6 +19,7 @@ func (r *reader) config(n ast.Node) *Config {
 	r.fields(n, "",
 		field{"version", r.number(&c.Version)},
 		field{"insecure", r.flag(func(v bool) { c.Insecure = v })},
+		field{"state_dir", r.text(&c.StateDir)},
 		field{"auth", r.auth(&all)},
 		field{"discovery", func(n ast.Node, path string) {
 			r.fields(n, path,

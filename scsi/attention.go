@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 )
 
@@ -76,6 +77,9 @@ func (d *Device) Attach(c NexusConfig) *Nexus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.nexuses[n] = struct{}{}
+	if !slices.Contains(d.relativePorts, c.RelativePort) {
+		d.relativePorts = append(d.relativePorts, c.RelativePort)
+	}
 	return n
 }
 
@@ -164,14 +168,21 @@ func (n *Nexus) forgetLocked(lu *LogicalUnit) {
 // get a powerOn, which says more.
 func (d *Device) raiseLocked(lu *LogicalUnit, a attention, by *Nexus) {
 	for n := range d.nexuses {
-		set, met := n.pending[lu]
-		if n == by || !met {
-			continue
+		if n != by {
+			n.raiseLocked(lu, a)
 		}
-		n.pending[lu] = set | a
-		if n.isClean(lu) {
-			(*n.clean.Load())[lu.number].Store(nil)
-		}
+	}
+}
+
+// raiseLocked makes a condition pending for the nexus if it has met the unit.
+func (n *Nexus) raiseLocked(lu *LogicalUnit, a attention) {
+	set, met := n.pending[lu]
+	if !met {
+		return
+	}
+	n.pending[lu] = set | a
+	if n.isClean(lu) {
+		(*n.clean.Load())[lu.number].Store(nil)
 	}
 }
 

@@ -42,7 +42,11 @@ func (lu *LogicalUnit) inRange(lba, blocks uint64) bool {
 
 // prepareExtent checks what all media access checks and keeps the extent in the task.
 func (t *Task) prepareExtent() error {
-	e := parseExtent(t.CDB)
+	return t.takeExtent(parseExtent(t.CDB), t.lu.maxBlocks)
+}
+
+// takeExtent is prepareExtent for an extent of at most so many blocks, a limit that VPD page B0h tells.
+func (t *Task) takeExtent(e extent, most uint64) error {
 	if t.CDB[0]>>5 != 0 {
 		if t.CDB[1]&cdbProtect != 0 {
 			return invalidField(1, 7) // no protection information: PROT_EN is 0
@@ -52,8 +56,8 @@ func (t *Task) prepareExtent() error {
 	if !t.lu.inRange(e.lba, e.blocks) {
 		return errOutOfRange
 	}
-	if e.blocks > t.lu.maxBlocks {
-		return invalidField(e.lengthField, 7) // MAXIMUM TRANSFER LENGTH of VPD page B0h
+	if e.blocks > most {
+		return invalidField(e.lengthField, 7)
 	}
 	t.lba, t.blocks = e.lba, e.blocks
 	return nil
@@ -72,7 +76,7 @@ func prepareRead(_ *Device, t *Task) error {
 		t.Done = true
 		return nil
 	}
-	if m := t.lu.mapper; m != nil {
+	if m := t.lu.mapper; m != nil && t.lu.state.Load()&stateCopies == 0 {
 		t.mapBuf[0] = m.Map(t.offset(), int(t.InLen))
 		t.In, t.Mapped = t.mapBuf[:], true
 	}

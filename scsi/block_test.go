@@ -369,7 +369,7 @@ func TestMayBlockFollowsTheStore(t *testing.T) {
 		b.d.Prepare(&task)
 		assert.False(t, task.MayBlock)
 		b.d.Abandon(&task)
-		assert.Zero(t, b.lu.refs.Load())
+		assert.Zero(t, b.lu.held())
 	}
 }
 

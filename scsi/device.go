@@ -24,8 +24,10 @@ type Device struct {
 	// their unit without a lock.
 	units atomic.Pointer[[]*LogicalUnit]
 
-	mu      sync.Mutex // guards replacing units, nexuses, and their attentions
+	mu      sync.Mutex // guards replacing units and reservations, nexuses, and their attentions
 	nexuses map[*Nexus]struct{}
+	// relativePorts are the target ports that nexuses have come through. Guarded by mu.
+	relativePorts []uint16
 }
 
 // DeviceConfig identifies a device.
@@ -37,6 +39,8 @@ type DeviceConfig struct {
 	// MaxTransfer bounds a command's data, in bytes, and is what VPD page B0h says; 0 takes
 	// DefaultMaxTransfer.
 	MaxTransfer uint32
+	// State keeps persistent reservations through power loss; nil: there is no APTPL.
+	State StateKeeper
 }
 
 // NewDevice makes a device without logical units.

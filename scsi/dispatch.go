@@ -19,7 +19,6 @@ func (d *Device) prepare(t *Task) error {
 	t.lu = d.acquire(t.Nexus, t.LUN)
 	switch {
 	case t.lu != nil:
-		t.lu.commands.Add(1)
 		if err := d.admit(op, t); err != nil {
 			return err
 		}
@@ -30,6 +29,11 @@ func (d *Device) prepare(t *Task) error {
 		return opErr
 	}
 	t.op = op
+	if op.offered != nil {
+		if err := t.lu.missing(op); err != nil {
+			return err
+		}
+	}
 	if op.flags&needsMedium != 0 && t.lu.stopped.Load() {
 		return errStopped
 	}
@@ -42,7 +46,7 @@ func (d *Device) prepare(t *Task) error {
 	if t.Read && t.Write && t.edtl > 0 {
 		return errBidirectional
 	}
-	t.MayBlock = op.flags&usesStore != 0 && t.lu.mayBlock
+	t.MayBlock = op.flags&usesStore != 0 && t.lu.mayBlock || op.flags&runsAlone != 0
 	return op.prepare(d, t)
 }
 
@@ -66,13 +70,21 @@ func (d *Device) admit(op *operation, t *Task) error {
 	return nil
 }
 
-// Execute runs a prepared task, to its end. It may block if t.MayBlock.
+// Execute runs a prepared task, to its end, unless it sets t.NeedsRoom. It may block if t.MayBlock.
 func (d *Device) Execute(t *Task) {
 	if t.Done || t.op == nil {
 		panic("scsi: Execute of a task that is not prepared")
 	}
 	t.mustHold()
-	err := t.op.execute(t)
+	var err error
+	if t.op.flags&touchesBlocks != 0 {
+		if err = t.enter(); t.NeedsRoom {
+			return
+		}
+	}
+	if err == nil {
+		err = t.op.execute(t)
+	}
 	d.finish(t, max(t.OutLen, t.InLen), err)
 }
 
@@ -103,10 +115,20 @@ func (d *Device) Abandon(t *Task) {
 // Release lets go of the store's memory that a Mapped task points at: the transport reads In no more.
 // It may be called for any task that has been executed or was Done; only the first call counts.
 func (d *Device) Release(t *Task) {
-	if lu := t.lu; lu != nil {
-		t.lu = nil
-		lu.release()
+	lu := t.lu
+	if lu == nil {
+		return
 	}
+	t.lu = nil
+	if t.begun {
+		t.begun = false
+		lu.release(&lu.done)
+		return
+	}
+	if t.pass.listed {
+		lu.leave(&t.pass)
+	}
+	lu.release(&lu.dropped)
 }
 
 func prepareNothing(_ *Device, t *Task) error {

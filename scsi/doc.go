@@ -10,6 +10,7 @@
 //	if !t.Done {
 //		// fetch t.OutLen bytes into t.Out; unless t.Mapped, find room for t.InLen bytes in t.In
 //		d.Execute(t) // elsewhere than on the connection's loop if t.MayBlock; or d.Abandon(t)
+//		// if t.NeedsRoom: the same once more, with room in t.In
 //	}
 //	// if t.Preempted is not empty: end those nexuses' tasks on the unit, and go on when they are quiet
 //	// send t.InData bytes of t.In, t.Status, t.Sense() and the residual

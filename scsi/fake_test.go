@@ -71,10 +71,13 @@ type bench struct {
 	nexus *Nexus
 }
 
-func newBench(t testing.TB, s backstore.Store) *bench {
+func newBench(t testing.TB, s backstore.Store) *bench { return benchOf(t, s, LUConfig{ID: "unit 0"}) }
+
+// benchOf is newBench with a configuration of the unit.
+func benchOf(t testing.TB, s backstore.Store, c LUConfig) *bench {
 	b := &bench{t: t, d: NewDevice(DeviceConfig{Name: "iqn.2026-01.test:x", MaxTransfer: 64 << 10})}
 	var err error
-	b.lu, err = b.d.Add(0, s, LUConfig{ID: "unit 0"})
+	b.lu, err = b.d.Add(0, s, c)
 	require.NoError(t, err)
 	b.nexus = b.d.Attach(NexusConfig{Initiator: "iqn.2026-01.test:i,i,0x0", RelativePort: 1})
 	require.Equal(t, "6/29/00", b.run(0, []byte{0, 0, 0, 0, 0, 0}, 0, nil).sense())
@@ -124,10 +127,121 @@ func (b *bench) do(r *result, out []byte) {
 			r.In = [][]byte{room[:r.InLen/2], room[r.InLen/2:]}
 		}
 		b.d.Execute(&r.Task)
+		if r.NeedsRoom {
+			require.False(b.t, r.Mapped || r.Done)
+			r.In = [][]byte{make([]byte, r.InLen)}
+			b.d.Execute(&r.Task)
+			require.False(b.t, r.NeedsRoom)
+		}
 	}
 	for _, p := range r.In {
 		r.data = append(r.data, p...)
 	}
 	r.data = r.data[:r.InData]
 	b.d.Release(&r.Task)
+}
+
+// bare is a mappable store without a lock, as a RAM disk is: who lets two commands at the same bytes, one
+// of them writing, is told so by the race detector.
+type bare struct {
+	b    []byte
+	info backstore.Info
+}
+
+func newBare(size int) *bare {
+	return &bare{make([]byte, size), backstore.Info{
+		SizeBytes: int64(size), BlockSize: 512, NeverBlocks: true, Volatile: true, AtomicBytes: 1 << 20,
+	}}
+}
+
+func (s *bare) ReadAt(bufs [][]byte, off int64) error {
+	for _, b := range bufs {
+		off += int64(copy(b, s.b[off:]))
+	}
+	return nil
+}
+
+func (s *bare) WriteAt(bufs [][]byte, off int64, _ bool) error {
+	for _, b := range bufs {
+		off += int64(copy(s.b[off:], b))
+	}
+	return nil
+}
+
+func (s *bare) Map(off int64, n int) []byte { return s.b[off : off+int64(n) : off+int64(n)] }
+func (s *bare) Memory() []byte              { return s.b }
+func (s *bare) Flush() error                { return nil }
+func (s *bare) Info() backstore.Info        { return s.info }
+func (s *bare) Close() error                { return nil }
+
+// thin is a memory that gives space back in units of thinUnit bytes, as the contract of optional.go says.
+type thin struct {
+	*memory
+	mapped  []bool // of each unit
+	unmaps  int
+	zeroing int
+}
+
+const thinUnit = 4096
+
+func newThin(size int) *thin {
+	m := newMemory(size)
+	m.info.Thin, m.info.UnmapGranularity, m.info.Volatile, m.info.AtomicBytes = true, thinUnit, true, 1<<20
+	return &thin{memory: m, mapped: make([]bool, (size+thinUnit-1)/thinUnit)}
+}
+
+func (s *thin) WriteAt(bufs [][]byte, off int64, fua bool) error {
+	if err := s.memory.WriteAt(bufs, off, fua); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := off / thinUnit; at*thinUnit < off+int64(length(bufs)); at++ {
+		s.mapped[at] = true
+	}
+	return nil
+}
+
+func (s *thin) Unmap(off, n int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unmaps++
+	if s.err != nil {
+		return s.err
+	}
+	clear(s.b[off : off+n])
+	for at := (off + thinUnit - 1) / thinUnit; (at+1)*thinUnit <= off+n; at++ {
+		s.mapped[at] = false
+	}
+	return nil
+}
+
+func (s *thin) WriteZeroes(off, n int64, unmap, _ bool) error {
+	if unmap {
+		return s.Unmap(off, n)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.zeroing++
+	if s.err != nil {
+		return s.err
+	}
+	clear(s.b[off : off+n])
+	for at := off / thinUnit; at*thinUnit < off+n; at++ {
+		s.mapped[at] = true
+	}
+	return nil
+}
+
+func (s *thin) Extent(off, n int64) (bool, int64, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.err != nil {
+		return false, 0, s.err
+	}
+	first, end := s.mapped[off/thinUnit], off
+	for end < off+n && s.mapped[end/thinUnit] == first {
+		end = (end/thinUnit + 1) * thinUnit
+	}
+	return first, min(end-off, n), nil
 }

@@ -45,7 +45,7 @@ func FuzzCDB(f *testing.F) {
 			require.Equal(t, want, m.b)
 		}
 		b.d.ResetLU(0, b.nexus) // starts it again
-		require.Zero(t, b.lu.refs.Load())
+		require.Zero(t, b.lu.held())
 	})
 }
 

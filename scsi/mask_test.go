@@ -82,6 +82,9 @@ func TestReadOnlyNexus(t *testing.T) {
 	assert.Equal(t, "6/29/00", r.ready(0))
 	for i := range operations {
 		op := &operations[i]
+		if op.offered != nil && !op.offered(b.d.LU(0)) {
+			continue
+		}
 		cdb := make([]byte, max(len(op.usage), 10))
 		cdb[0] = op.opcode
 		if op.action != noAction {

@@ -29,9 +29,9 @@ func prepareReportOpcodes(_ *Device, t *Task) error {
 	withTimeouts := cdb[2]&rctd != 0
 	var data []byte
 	if how := cdb[2] & reportingMask; how == reportAll {
-		data = reportAllOpcodes(withTimeouts)
+		data = reportAllOpcodes(t.lu, withTimeouts)
 	} else {
-		op, err := namedOperation(how, cdb[3], int(binary.BigEndian.Uint16(cdb[4:])))
+		op, err := namedOperation(t.lu, how, cdb[3], int(binary.BigEndian.Uint16(cdb[4:])))
 		if err != nil {
 			return err
 		}
@@ -42,8 +42,8 @@ func prepareReportOpcodes(_ *Device, t *Task) error {
 }
 
 // namedOperation finds the row that a one-command report is about; nil if the command is not supported.
-func namedOperation(how, opcode byte, action int) (*operation, error) {
-	rows := byOpcode[opcode]
+func namedOperation(lu *LogicalUnit, how, opcode byte, action int) (*operation, error) {
+	rows := lu.offers(opcode)
 	if how > reportEither {
 		return nil, invalidField(2, 2)
 	}
@@ -69,10 +69,10 @@ func namedOperation(how, opcode byte, action int) (*operation, error) {
 }
 
 // reportAllOpcodes makes all_commands parameter data (SPC-4, 6.35.2): a length and a descriptor a command.
-func reportAllOpcodes(withTimeouts bool) []byte {
+func reportAllOpcodes(lu *LogicalUnit, withTimeouts bool) []byte {
 	b := make([]byte, 4)
-	for _, rows := range byOpcode {
-		for _, op := range rows {
+	for opcode := range byOpcode {
+		for _, op := range lu.offers(uint8(opcode)) {
 			b = op.appendDescriptor(b, withTimeouts)
 		}
 	}

@@ -14,6 +14,8 @@ type operation struct {
 	ignored string
 	access  access
 	flags   flags
+	// offered reports whether a unit has the command; nil: each has.
+	offered func(lu *LogicalUnit) bool
 	// prepare checks the fields and says what data the command moves. It may set t.Done.
 	prepare func(d *Device, t *Task) error
 	// execute does the work once the data is there; nil if prepare has done all.
@@ -58,10 +60,16 @@ const (
 	needsMedium
 	// usesStore: executing it may wait for the store.
 	usesStore
+	// touchesBlocks: it enters the gate with its extent (gate.go).
+	touchesBlocks
+	// runsAlone: nobody else is inside the gate with an overlapping extent.
+	runsAlone
 )
 
 // Opcodes with service actions, and where in byte 1 those are.
 const (
+	opPersistentIn      = 0x5e
+	opPersistentOut     = 0x5f
 	opMaintenanceIn     = 0xa3
 	opServiceActionIn16 = 0x9e
 	serviceActionMask   = 0x1f
@@ -81,12 +89,12 @@ var operations = [...]operation{
 	},
 	{
 		name: "READ(6)", opcode: 0x08, action: noAction,
-		usage: "\x08\x1f\xff\xff\xff\x00", access: accessRead, flags: needsMedium | usesStore,
+		usage: "\x08\x1f\xff\xff\xff\x00", access: accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareRead, execute: executeRead,
 	},
 	{
 		name: "WRITE(6)", opcode: 0x0a, action: noAction,
-		usage: "\x0a\x1f\xff\xff\xff\x00", access: accessWrite, flags: needsMedium | usesStore,
+		usage: "\x0a\x1f\xff\xff\xff\x00", access: accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareWrite, execute: executeWrite,
 	},
 	{
@@ -129,25 +137,25 @@ var operations = [...]operation{
 	{
 		name: "READ(10)", opcode: 0x28, action: noAction,
 		usage: "\x28\xf8\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x07\x00\x00\x00\x00\xff",
-		access: accessRead, flags: needsMedium | usesStore,
+		access: accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareRead, execute: executeRead,
 	},
 	{
 		name: "WRITE(10)", opcode: 0x2a, action: noAction,
 		usage: "\x2a\xf8\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x07\x00\x00\x00\x00\xff",
-		access: accessWrite, flags: needsMedium | usesStore,
+		access: accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareWrite, execute: executeWrite,
 	},
 	{
 		name: "WRITE AND VERIFY(10)", opcode: 0x2e, action: noAction,
 		usage: "\x2e\xf6\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x01\x00\x00\x00\x00\xff",
-		access: accessWrite, flags: needsMedium | usesStore,
+		access: accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareWriteAndVerify, execute: executeWriteAndVerify,
 	},
 	{
 		name: "VERIFY(10)", opcode: 0x2f, action: noAction,
 		usage: "\x2f\xf6\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x01\x00\x00\x00\x00\xff",
-		access: accessRead, flags: needsMedium | usesStore,
+		access: accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareVerify, execute: executeVerify,
 	},
 	{
@@ -172,31 +180,105 @@ var operations = [...]operation{
 		prepare: prepareModeSense10, execute: executeReply,
 	},
 	{
+		name: "PERSISTENT RESERVE IN, READ KEYS", opcode: opPersistentIn, action: prReadKeys,
+		usage: "\x5e\x00\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE IN, READ RESERVATION", opcode: opPersistentIn, action: prReadReservation,
+		usage: "\x5e\x01\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE IN, REPORT CAPABILITIES", opcode: opPersistentIn, action: prReportCapabilities,
+		usage: "\x5e\x02\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE IN, READ FULL STATUS", opcode: opPersistentIn, action: prReadFullStatus,
+		usage: "\x5e\x03\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentIn, execute: executeReply,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, REGISTER", opcode: opPersistentOut, action: prRegister,
+		usage: "\x5f\x00\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, RESERVE", opcode: opPersistentOut, action: prReserve,
+		usage: "\x5f\x01\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, RELEASE", opcode: opPersistentOut, action: prRelease,
+		usage: "\x5f\x02\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, CLEAR", opcode: opPersistentOut, action: prClear,
+		usage: "\x5f\x03\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, PREEMPT", opcode: opPersistentOut, action: prPreempt,
+		usage: "\x5f\x04\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, PREEMPT AND ABORT", opcode: opPersistentOut, action: prPreemptAndAbort,
+		usage: "\x5f\x05\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY", opcode: opPersistentOut, action: prRegisterAndIgnore,
+		usage: "\x5f\x06\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "PERSISTENT RESERVE OUT, REGISTER AND MOVE", opcode: opPersistentOut, action: prRegisterAndMove,
+		usage: "\x5f\x07\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
 		name: "READ(16)", opcode: 0x88, action: noAction,
 		usage:   "\x88\xf8\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessRead, flags: needsMedium | usesStore,
+		access:  accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareRead, execute: executeRead,
+	},
+	{
+		name: "COMPARE AND WRITE", opcode: 0x89, action: noAction,
+		usage:   "\x89\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\xff\x00\x00",
+		ignored: "\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks | runsAlone,
+		prepare: prepareCompareAndWrite, execute: executeCompareAndWrite,
 	},
 	{
 		name: "WRITE(16)", opcode: 0x8a, action: noAction,
 		usage:   "\x8a\xf8\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessWrite, flags: needsMedium | usesStore,
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareWrite, execute: executeWrite,
+	},
+	{
+		name: "ORWRITE(16)", opcode: 0x8b, action: noAction,
+		usage:   "\x8b\xf8\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks | runsAlone,
+		prepare: prepareWrite, execute: executeOrWrite,
 	},
 	{
 		name: "WRITE AND VERIFY(16)", opcode: 0x8e, action: noAction,
 		usage:   "\x8e\xf6\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessWrite, flags: needsMedium | usesStore,
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareWriteAndVerify, execute: executeWriteAndVerify,
 	},
 	{
 		name: "VERIFY(16)", opcode: 0x8f, action: noAction,
 		usage:   "\x8f\xf6\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessRead, flags: needsMedium | usesStore,
+		access:  accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareVerify, execute: executeVerify,
 	},
 	{
@@ -205,6 +287,14 @@ var operations = [...]operation{
 		ignored: "\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
 		access:  accessWrite, flags: needsMedium | usesStore,
 		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
+	},
+	{
+		name: "WRITE ATOMIC(16)", opcode: 0x9c, action: noAction,
+		usage:   "\x9c\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\xff\xff\x00\x00",
+		ignored: "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x3f",
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks | runsAlone,
+		offered: (*LogicalUnit).writesAtomic,
+		prepare: prepareWriteAtomic, execute: executeWrite,
 	},
 	{
 		name: "READ CAPACITY(16)", opcode: opServiceActionIn16, action: 0x10,
@@ -234,28 +324,28 @@ var operations = [...]operation{
 		name: "READ(12)", opcode: 0xa8, action: noAction,
 		usage:   "\xa8\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessRead, flags: needsMedium | usesStore,
+		access:  accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareRead, execute: executeRead,
 	},
 	{
 		name: "WRITE(12)", opcode: 0xaa, action: noAction,
 		usage:   "\xaa\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x07\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessWrite, flags: needsMedium | usesStore,
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareWrite, execute: executeWrite,
 	},
 	{
 		name: "WRITE AND VERIFY(12)", opcode: 0xae, action: noAction,
 		usage:   "\xae\xf6\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessWrite, flags: needsMedium | usesStore,
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareWriteAndVerify, execute: executeWriteAndVerify,
 	},
 	{
 		name: "VERIFY(12)", opcode: 0xaf, action: noAction,
 		usage:   "\xaf\xf6\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessRead, flags: needsMedium | usesStore,
+		access:  accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareVerify, execute: executeVerify,
 	},
 }
@@ -293,6 +383,29 @@ func lookup(cdb []byte) (*operation, error) {
 		}
 	}
 	return nil, invalidField(1, 4)
+}
+
+// offers lists the rows of an opcode that a unit has.
+func (lu *LogicalUnit) offers(opcode uint8) []*operation {
+	var rows []*operation
+	for _, op := range byOpcode[opcode] {
+		if op.offered == nil || op.offered(lu) {
+			rows = append(rows, op)
+		}
+	}
+	return rows
+}
+
+// missing says why a unit does not run one of its device's commands: it does not have the opcode, or it
+// has it with other service actions.
+func (lu *LogicalUnit) missing(op *operation) error {
+	switch {
+	case op.offered == nil || op.offered(lu):
+		return nil
+	case len(lu.offers(op.opcode)) == 0:
+		return errOpcode
+	}
+	return invalidField(1, 4)
 }
 
 // vendorControl is what the CONTROL byte may hold: its vendor specific bits. NACA is refused, since

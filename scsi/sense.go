@@ -13,6 +13,7 @@ const (
 	keyNoSense        = 0x0
 	keyNotReady       = 0x2
 	keyMediumError    = 0x3
+	keyHardwareError  = 0x4
 	keyIllegalRequest = 0x5
 	keyUnitAttention  = 0x6
 	keyDataProtect    = 0x7
@@ -25,9 +26,10 @@ type senseError struct {
 	key, asc, ascq uint8
 	information    uint64 // an LBA (SBC-3, sense data), if hasInformation
 	hasInformation bool
-	field          uint16 // byte of the CDB, if hasField
+	field          uint16 // byte of the CDB or, if inList, of the parameter list, if hasField
 	bit            uint8  // most significant bit of the field in that byte
 	hasField       bool
+	inList         bool
 }
 
 // Error names the condition as standards and logs do.
@@ -50,9 +52,19 @@ var (
 
 	// INVALID FIELD IN COMMAND INFORMATION UNIT: the transport's fields contradict the CDB (FCP-4 has
 	// the rule that iSCSI lacks, at FCP_DL). errDirection: data in the other direction. errPartialBlock: EDTL
-	// ends inside a block, which would tear it; whole blocks are written instead, or nothing.
+	// ends inside a block, which would tear it; whole blocks are written instead, or nothing. errDataLength:
+	// EDTL is not what a command needs that is done as a whole or not at all.
 	errDirection    = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
 	errPartialBlock = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
+	errDataLength   = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
+)
+
+// The conditions of parameter lists and of reservations.
+var (
+	errListLength      = &senseError{key: keyIllegalRequest, asc: 0x1a}             // PARAMETER LIST LENGTH ERROR
+	errInvalidRelease  = &senseError{key: keyIllegalRequest, asc: 0x26, ascq: 0x04} // INVALID RELEASE OF PERSISTENT RESERVATION
+	errNoRegistrations = &senseError{key: keyIllegalRequest, asc: 0x55, ascq: 0x04} // INSUFFICIENT REGISTRATION RESOURCES
+	errNotSaved        = &senseError{key: keyHardwareError, asc: 0x44}              // INTERNAL TARGET FAILURE
 )
 
 // A statusError is the reason for a status that has no sense data.
@@ -61,12 +73,29 @@ type statusError Status
 // errConflict answers a command that conflicts with another nexus's reservation.
 const errConflict = statusError(ReservationConflict)
 
+// errBusy answers a command that may be tried again at once.
+const errBusy = statusError(Busy)
+
 // Error names the status by its code.
 func (e statusError) Error() string { return fmt.Sprintf("status %02Xh", uint8(e)) }
 
 // invalidField is INVALID FIELD IN CDB with a pointer to the field: its byte and most significant bit.
 func invalidField(field, bit int) *senseError {
 	return &senseError{key: keyIllegalRequest, asc: 0x24, field: uint16(field), bit: uint8(bit), hasField: true}
+}
+
+// invalidParameter is INVALID FIELD IN PARAMETER LIST with a pointer to the field.
+func invalidParameter(field, bit int) *senseError {
+	return &senseError{key: keyIllegalRequest, asc: 0x26, field: uint16(field), bit: uint8(bit), hasField: true, inList: true}
+}
+
+// fieldPointer makes the sense key specific bytes that point at the field (SPC-4, 4.5.2.4.2).
+func (e *senseError) fieldPointer() [3]byte {
+	flags := sksValid | sksBitValid | e.bit
+	if !e.inList {
+		flags |= sksInCDB
+	}
+	return [3]byte{flags, byte(e.field >> 8), byte(e.field)}
 }
 
 // readError and writeError turn a store's error into a condition of a command that starts at lba.
@@ -126,8 +155,8 @@ func (e *senseError) appendFixed(b []byte) []byte {
 	s[7] = fixedSenseLen - 8
 	s[12], s[13] = e.asc, e.ascq
 	if e.hasField {
-		s[15] = sksValid | sksInCDB | sksBitValid | e.bit
-		binary.BigEndian.PutUint16(s[16:], e.field)
+		pointer := e.fieldPointer()
+		copy(s[15:], pointer[:])
 	}
 	return append(b, s[:]...)
 }
@@ -141,9 +170,8 @@ func (e *senseError) appendDescriptor(b []byte) []byte {
 		b = binary.BigEndian.AppendUint64(b, e.information)
 	}
 	if e.hasField { // 4.5.2.4
-		b = append(b, 0x02, 0x06, 0, 0, sksValid|sksInCDB|sksBitValid|e.bit)
-		b = binary.BigEndian.AppendUint16(b, e.field)
-		b = append(b, 0)
+		pointer := e.fieldPointer()
+		b = append(b, 0x02, 0x06, 0, 0, pointer[0], pointer[1], pointer[2], 0)
 	}
 	b[start+7] = byte(len(b) - start - 8)
 	return b

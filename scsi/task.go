@@ -40,7 +40,8 @@ const MaxSense = 96
 //
 //	Prepare ──done──────────────────────────────► answer
 //	   └─ OutLen bytes fetched into Out, In with room for InLen (or Mapped) ─► Execute ─► answer
-//	                                                             Mapped: the data has left ─► Release
+//	                                        ▲                                   │  Mapped: the data has left ─► Release
+//	                                        └─ room for InLen ◄──── NeedsRoom ──┘
 //
 // A prepared task holds its logical unit. Done, Execute and Abandon let go of it, except that a Mapped
 // task holds it until Release: In is the store's memory, and Device.Remove must not return, nor the
@@ -69,6 +70,10 @@ type Task struct {
 	// MayBlock: Execute may wait for a device and must not run on a connection's loop.
 	MayBlock bool
 
+	// Set by Execute. NeedsRoom: nothing has been done yet. A task that was Mapped is not any more, since the
+	// memory must not be read on the way out (gate.go); find room for InLen bytes in In and call Execute again.
+	NeedsRoom bool
+
 	// Set by Prepare (Done) or Execute.
 	Status    Status
 	InData    uint32 // Data-In bytes to transfer, a prefix of In
@@ -96,6 +101,8 @@ type Task struct {
 	expected uint64 // data the CDB calls for, bytes
 	answer   []byte // parameter data, already cut to InLen
 	mapBuf   [1][]byte
+	begun    bool // inside the gate by the fast way
+	pass     pass // inside by the list
 }
 
 // Sense is the sense data of a CHECK CONDITION, nil otherwise. It is valid until the next Prepare.
@@ -115,7 +122,7 @@ func (t *Task) reset() {
 	t.lu, t.op = nil, nil
 	t.lba, t.blocks, t.fua = 0, 0, false
 	t.edtl, t.expected, t.answer = t.EDTL, 0, nil
-	t.mapBuf[0] = nil
+	t.mapBuf[0], t.NeedsRoom = nil, false
 	if !t.Read && !t.Write {
 		t.edtl = 0 // no direction, no data: the command runs as one without (ISER.md, 3.2)
 	}

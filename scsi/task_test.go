@@ -30,7 +30,7 @@ func TestTaskKeepsNothingOfItsEarlierLife(t *testing.T) {
 	want := Task{Nexus: b.nexus, CDB: testReady, Done: true, Status: Good, sense: r.Task.sense}
 	assert.Equal(t, want, r.Task)
 	assert.Nil(t, r.Sense())
-	assert.Zero(t, b.lu.refs.Load())
+	assert.Zero(t, b.lu.held())
 }
 
 func TestSenseFormats(t *testing.T) {
@@ -85,21 +85,21 @@ func TestAbandonAndReleaseMayComeTwice(t *testing.T) {
 	b := newBench(t, mappable{newMemory(4096)})
 	task := Task{Nexus: b.nexus, CDB: cdb10(0x28, 0, 0, 1), EDTL: 512, Read: true}
 	b.d.Prepare(&task)
-	assert.EqualValues(t, 1, b.lu.refs.Load())
+	assert.EqualValues(t, 1, b.lu.held())
 	b.d.Abandon(&task)
 	b.d.Abandon(&task)
-	assert.Zero(t, b.lu.refs.Load())
+	assert.Zero(t, b.lu.held())
 	b.d.Prepare(&task)
 	b.d.Execute(&task)
-	assert.EqualValues(t, 1, b.lu.refs.Load(), "mapped: held until the data has left")
+	assert.EqualValues(t, 1, b.lu.held(), "mapped: held until the data has left")
 	b.d.Release(&task)
 	b.d.Release(&task)
-	assert.Zero(t, b.lu.refs.Load())
+	assert.Zero(t, b.lu.held())
 	b.d.Prepare(&task)
 	b.d.Prepare(&task)
-	assert.EqualValues(t, 1, b.lu.refs.Load(), "reused without Release")
+	assert.EqualValues(t, 1, b.lu.held(), "reused without Release")
 	b.d.Abandon(&task)
-	assert.Zero(t, b.lu.refs.Load())
+	assert.Zero(t, b.lu.held())
 }
 
 func TestRemoveWaitsForPreparedTasks(t *testing.T) {

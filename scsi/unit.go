@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 
 	"github.com/goiser/goiser/backstore"
@@ -28,27 +29,32 @@ type LogicalUnit struct {
 	mapper   backstore.Mapper // nil unless reads can point at the store's memory
 	identity [sha256.Size]byte
 
-	blockSize    uint64
-	maxBlocks    uint64 // of one command
-	physicalExp  uint8  // physical blocks are 1<<physicalExp logical ones
-	readOnly     bool
-	writeCache   bool
-	mayBlock     bool
+	blockSize   uint64
+	maxBlocks   uint64 // of one command
+	atomic      atomicLimits
+	physicalExp uint8 // physical blocks are 1<<physicalExp logical ones
+	readOnly    bool
+	writeCache  bool
+	mayBlock    bool
+	// state has bits that end the fast way: see gate.go. It is read with every command and hardly ever
+	// written, and so apart from the counters.
+	state        atomic.Uint32
 	capacity     atomic.Uint64 // blocks
 	stopped      atomic.Bool   // START STOP UNIT
-	commands     atomic.Uint64
 	readBytes    atomic.Uint64
 	writtenBytes atomic.Uint64
 	errors       atomic.Uint64
 
 	// reservations is nil as long as nobody has reserved or registered. Replaced under Device.mu.
 	reservations atomic.Pointer[reservations]
+	registering  sync.Mutex // held by a PERSISTENT RESERVE OUT, which may take as long as a disk
 
-	// A task holds its unit by refs. Once removed is set nobody new gets hold; idle is signalled when
-	// refs falls to 0 after that.
-	refs    atomic.Int64
-	removed atomic.Bool
-	idle    chan struct{}
+	// A task holds its unit from its arrival until it is done or dropped. arrived counts all of them. Those
+	// that enter the gate by the fast way are counted by begun when they enter and by done when they are
+	// done; all others by dropped. begun goes back when one is sent away. So arrived-done-dropped hold the
+	// unit, and begun-done are at its store; see fast for how to read them.
+	arrived, begun, done, dropped atomic.Uint64
+	gate                          gate
 }
 
 // maxPhysicalExp is the largest LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT (SBC-3, 5.16.2: 4 bits).
@@ -74,8 +80,8 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 		readOnly:   c.ReadOnly || info.ReadOnly,
 		writeCache: info.WriteCache,
 		mayBlock:   !info.NeverBlocks,
-		idle:       make(chan struct{}, 1),
 	}
+	lu.gate.change.L = &lu.gate.mu
 	if info.NeverBlocks {
 		lu.mapper, _ = s.(backstore.Mapper)
 	}
@@ -85,7 +91,11 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 	if lu.maxBlocks == 0 {
 		return nil, fmt.Errorf("block size %d above the largest transfer, %d bytes", c.BlockSize, d.config.MaxTransfer)
 	}
+	lu.setAtomicLimits(info.AtomicBytes, info.Volatile)
 	if err := lu.measure(); err != nil {
+		return nil, err
+	}
+	if err := lu.restore(); err != nil {
 		return nil, err
 	}
 	return lu, nil
@@ -131,41 +141,46 @@ type Stats struct{ Commands, ReadBytes, WrittenBytes, Errors uint64 }
 // Stats reads the counters.
 func (lu *LogicalUnit) Stats() Stats {
 	return Stats{
-		Commands:     lu.commands.Load(),
+		Commands:     lu.arrived.Load(),
 		ReadBytes:    lu.readBytes.Load(),
 		WrittenBytes: lu.writtenBytes.Load(),
 		Errors:       lu.errors.Load(),
 	}
 }
 
-// hold keeps the store in use until release. It fails once the unit has been removed.
+// hold keeps the store in use until a task is done or dropped. It fails once the unit has been removed.
 func (lu *LogicalUnit) hold() bool {
-	lu.refs.Add(1)
-	if lu.removed.Load() {
-		lu.release()
+	lu.arrived.Add(1)
+	if lu.state.Load()&stateRemoved != 0 {
+		lu.release(&lu.dropped)
 		return false
 	}
 	return true
 }
 
-func (lu *LogicalUnit) release() {
-	n := lu.refs.Add(-1)
-	if n < 0 {
-		panic(fmt.Sprintf("scsi: lun %d released %d times too often", lu.number, -n))
-	}
-	if n == 0 && lu.removed.Load() {
-		select {
-		case lu.idle <- struct{}{}:
-		default: // drain has not seen the last signal yet
-		}
+// release ends a hold: count is done or dropped. It wakes those who wait for that: each of them sets its bit
+// of state before it looks at the counts, and this counts before it looks at state, so one of the two sees
+// the other.
+func (lu *LogicalUnit) release(count *atomic.Uint64) {
+	count.Add(1)
+	if lu.state.Load()&stateWatched != 0 {
+		lu.wake()
 	}
 }
 
-// drain ends the unit's life and waits for whoever holds it. A hold counts itself before it looks at
-// removed, and drain looks at the count after it has set removed, so one of them sees the other.
+// held is how many tasks hold the unit: never too few, since what has ended is counted first.
+func (lu *LogicalUnit) held() uint64 {
+	ended := lu.done.Load() + lu.dropped.Load()
+	return lu.arrived.Load() - ended
+}
+
+// drain ends the unit's life and waits for whoever holds it.
 func (lu *LogicalUnit) drain() {
-	lu.removed.Store(true)
-	for lu.refs.Load() != 0 {
-		<-lu.idle
+	g := &lu.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lu.state.Or(stateRemoved)
+	for lu.held() != 0 {
+		g.change.Wait()
 	}
 }

@@ -115,8 +115,8 @@ func firstDifference(a, b []byte) int {
 	return 0 // the memory changed meanwhile; the block was different when it was compared
 }
 
-// miscompare is MISCOMPARE DURING VERIFY OPERATION; INFORMATION is the LBA of the first block that
-// differs (SBC-3, sense data).
-func miscompare(lba uint64) error {
-	return &senseError{key: keyMiscompare, asc: 0x1d, information: lba, hasInformation: true}
+// miscompare is MISCOMPARE DURING VERIFY OPERATION; INFORMATION is where the first difference is: the LBA of
+// its block (SBC-3, sense data), or what the command says.
+func miscompare(at uint64) error {
+	return &senseError{key: keyMiscompare, asc: 0x1d, information: at, hasInformation: true}
 }

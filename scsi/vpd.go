@@ -49,12 +49,23 @@ func (d *Device) vpd(t *Task, page byte) []byte {
 	return append(b, body...)
 }
 
-// blockLimits makes the body of the Block Limits page (SBC-3, 6.5.3). What it says is what
-// prepareExtent enforces. Zero limits are commands that are not supported.
+// blockLimits makes the body of the Block Limits page (SBC-3, 6.5.3; from ATOMIC on SBC-4). What it says is
+// what the commands enforce. Zero limits are commands that are not supported, or no limit.
+//
+//	0 WSNZ  1 COMPARE AND WRITE  2 granularity  4 transfer  8 optimal  12 prefetch  16 UNMAP blocks
+//	20 UNMAP descriptors  24 UNMAP granularity  28 alignment  32 WRITE SAME
+//	40 ATOMIC transfer  44 alignment  48 granularity  52 transfer with boundary  56 boundary
 func (lu *LogicalUnit) blockLimits() []byte {
+	be := binary.BigEndian
 	b := make([]byte, 60)
-	binary.BigEndian.PutUint16(b[2:], 1<<lu.physicalExp) // OPTIMAL TRANSFER LENGTH GRANULARITY
-	binary.BigEndian.PutUint32(b[4:], uint32(lu.maxBlocks))
+	b[1] = byte(lu.maxCompare())
+	be.PutUint16(b[2:], 1<<lu.physicalExp) // OPTIMAL TRANSFER LENGTH GRANULARITY
+	be.PutUint32(b[4:], uint32(lu.maxBlocks))
+	if lu.writesAtomic() {
+		be.PutUint32(b[40:], uint32(lu.atomic.most))
+		be.PutUint32(b[44:], uint32(lu.atomic.unit))
+		be.PutUint32(b[48:], uint32(lu.atomic.unit))
+	}
 	return b
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// MinSize is the smallest store, in bytes, that the suite can work on.
+// MinSize is the smallest store, in bytes, that the suite can work on. The largest is 1 MiB more.
 const MinSize = 4 << 20
 
 // Run holds the stores that open makes to the promises. Each test opens its own, at least MinSize bytes

@@ -25,7 +25,7 @@ type flags struct {
 	insecure                  bool
 	user, secretFile          string
 	mutualUser, mutualSecret  string
-	trace                     string
+	trace, stateDir           string
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -40,6 +40,7 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.initialR2T, "initial-r2t", "", "answer InitialR2T=`yes|no` (default yes over iSER, no over TCP)")
 	fs.StringVar(&f.immediateData, "immediate-data", "", "answer ImmediateData=`yes|no` (default yes)")
 	fs.BoolVar(&f.insecure, "insecure", false, "listen on addresses that other hosts reach although nobody has to prove who they are")
+	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` that keeps persistent reservations through a crash, in place of the file's (default none: APTPL is refused)")
 	fs.StringVar(&f.user, "user", "", "CHAP user `NAME` that initiators have to prove to be, for the target and for discovery")
 	fs.StringVar(&f.secretFile, "secret-file", "", "`FILE` with the secret of --user, 12 to 255 bytes in one line")
 	fs.StringVar(&f.mutualUser, "mutual-user", "", "CHAP user `NAME` that the target proves to be, to initiators that ask")
@@ -76,6 +77,9 @@ func (f *flags) configuration() (*conf.Config, error) {
 		for i := range c.Portals {
 			c.Portals[i].Provider = f.provider
 		}
+	}
+	if f.stateDir != "" {
+		c.StateDir = f.stateDir
 	}
 	c.Insecure = c.Insecure || f.insecure
 	if err := c.Check(); err != nil {

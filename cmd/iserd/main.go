@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/statedir"
 	"github.com/goiser/goiser/conf"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -63,7 +64,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, backstore.ErrInUse):
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, backstore.ErrInUse), errors.Is(err, statedir.ErrInUse):
 		return exitInUse
 	// cobra's own errors have no type.
 	case strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "if any flags in the group"):
@@ -85,7 +86,7 @@ Without --config it serves one target with one disk, LUN 0: --ram (the default) 
 Signals: SIGTERM or SIGINT stops accepting, asks initiators to log out, waits for commands in progress,
 flushes the stores and ends; a second one ends at once.
 
-Exit codes: 0 done; 1 other; 2 usage; 5 address or store in use.`,
+Exit codes: 0 done; 1 other; 2 usage; 5 address, store or state directory in use.`,
 		Example: `  iserd --ram 1GiB
   iserd --file /srv/a.img:64GiB
   iserd --config /etc/iserd/iserd.yaml`,

@@ -33,6 +33,7 @@ type notifyKey struct{}
 //	disk ADDR IQN     logs in by TCP, writes, reads, flushes, logs out
 //	disk ADDR IQN ro  the same without writing
 //	disk ADDR IQN rw USER SECRET [MUTUALUSER SECRET]    writing, by CHAP
+//	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -62,9 +63,12 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ready":     ready,
-			"terminate": terminate,
-			"disk":      disk,
+			"ready":      ready,
+			"terminate":  terminate,
+			"disk":       disk,
+			"register":   register,
+			"registered": registered,
+			"damage":     damage,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/statedir"
 	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
@@ -99,6 +100,7 @@ type service struct {
 	log       logrus.FieldLogger
 	names     []string // of stores, in the order of the file
 	stores    map[string]backstore.Store
+	state     *statedir.Dir // nil: none
 	pool      *arena.Pool
 	server    *target.Server
 	listeners []listener       // listen, but do not accept yet
@@ -120,6 +122,9 @@ func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(is
 			err = errors.Join(err, s.stop())
 		}
 	}()
+	if err := s.openState(c.StateDir); err != nil {
+		return nil, err
+	}
 	if err := s.openStores(c.Backstores); err != nil {
 		return nil, err
 	}
@@ -183,7 +188,9 @@ func (s *service) addTargets(c *conf.Config) error {
 		}
 	}
 	for _, t := range c.Targets {
-		dev := scsi.NewDevice(scsi.DeviceConfig{Name: string(t.Name), MaxTransfer: uint32(c.Limits.MaxTransfer)})
+		dev := scsi.NewDevice(scsi.DeviceConfig{
+			Name: string(t.Name), MaxTransfer: uint32(c.Limits.MaxTransfer), State: s.keeper(),
+		})
 		for _, l := range t.LUNs {
 			id := fmt.Sprintf("%s,%d,%s", t.Name, l.Number, l.Store) // the same disk after a restart
 			_, err := dev.Add(l.Number, s.stores[l.Store], scsi.LUConfig{ID: id, ReadOnly: l.ReadOnly, BlockSize: l.BlockSize})
@@ -243,6 +250,9 @@ func (s *service) stop() error {
 		if err := s.stores[name].Close(); err != nil { // flushes too
 			errs = append(errs, fmt.Errorf("backstore %s: %w", name, err))
 		}
+	}
+	if s.state != nil {
+		errs = append(errs, s.state.Close())
 	}
 	if s.pool != nil {
 		errs = append(errs, s.pool.Close())

@@ -204,6 +204,10 @@ func (c *conn) start(t *task) {
 func (c *conn) execute(t *task) {
 	if t.prepared {
 		t.device.Execute(&t.scsi)
+		if t.scsi.NeedsRoom { // it was to be sent from the store's memory, and must not be
+			c.fetch(t)
+			return
+		}
 		t.prepared = false // not earlier: after a panic the task is abandoned
 	}
 	c.answerTask(t)

@@ -1,0 +1,286 @@
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func opened(t *testing.T) *Dir {
+	d, err := Open(filepath.Join(t.TempDir(), "state"))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	return d
+}
+
+func TestSavedIsLoaded(t *testing.T) {
+	d := opened(t)
+	state, err := d.Load("a")
+	require.NoError(t, err)
+	require.Nil(t, state)
+	for _, s := range []string{`{"n":1}`, `{"n": 2, "s": "<&>  "}`, `[]`} {
+		require.NoError(t, d.Save("a", []byte(s)))
+		state, err = d.Load("a")
+		require.NoError(t, err)
+		require.Equal(t, s, string(state))
+	}
+	require.NoError(t, d.Save("a", nil))
+	require.NoError(t, d.Save("a", nil), "forgotten already")
+	state, err = d.Load("a")
+	require.NoError(t, err)
+	require.Nil(t, state)
+	for _, bad := range []string{"", ".", "../a", "a/b", "a.json"} {
+		assert.ErrorContains(t, d.Save(bad, []byte("1")), "no name for a file")
+		_, err := d.Load(bad)
+		assert.ErrorContains(t, err, "no name for a file")
+	}
+}
+
+func TestFileBytes(t *testing.T) {
+	d := opened(t)
+	require.NoError(t, d.Save("a", []byte("7")))
+	b, err := os.ReadFile(filepath.Join(d.path, "a.json"))
+	require.NoError(t, err)
+	assert.Equal(t, `{"version":1,"sha256":"7902699be42c8a8e46fbbb4501726517e86b22c56a189f7625a6da49081b2451","state":7}`+"\n", string(b))
+	st, err := os.Stat(filepath.Join(d.path, "a.json"))
+	require.NoError(t, err)
+	assert.Equal(t, fs.FileMode(0o600), st.Mode())
+}
+
+// PR-03: every byte that is missing or changed is noticed, and said.
+func TestDamageIsReported(t *testing.T) {
+	d := opened(t)
+	require.NoError(t, d.Save("a", []byte(`{"n":1}`)))
+	path := filepath.Join(d.path, "a.json")
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	damaged := func(b []byte, what string, args ...any) {
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+		_, err := d.Load("a")
+		assert.ErrorContains(t, err, "state file "+path+" is damaged: ", "%s", fmt.Sprintf(what, args...))
+	}
+	for n := range len(good) - 1 { // without its last byte, a newline, nothing is missing
+		damaged(good[:n], "first %d bytes", n)
+	}
+	for i := range len(good) - 1 {
+		b := slices.Clone(good)
+		b[i] ^= 1
+		damaged(b, "byte %d", i)
+	}
+	damaged(append(slices.Clone(good), '{'), "longer")
+	damaged(make([]byte, maxFile+1), "too long")
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Mkdir(path, 0o700))
+	_, err = d.Load("a")
+	assert.Error(t, err)
+}
+
+func TestOpen(t *testing.T) {
+	d := opened(t)
+	_, err := Open(d.path)
+	assert.ErrorIs(t, err, ErrInUse)
+	_, err = Open(filepath.Join(t.TempDir(), "no", "parent"))
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	_, err = Open(path)
+	assert.ErrorContains(t, err, "not a directory")
+}
+
+// A platter is a disk on which nothing is durable that has not been synced. It stops at a step.
+type platter struct {
+	steps   int // that still succeed; then every one fails
+	files   map[string]*platterFile
+	durable map[string]*platterFile // the names that are on the disk
+	// lazy leaves out a kind of sync: the negative control.
+	lazyFiles, lazyDirs bool
+}
+
+type platterFile struct {
+	p       *platter
+	b       []byte
+	durable []byte
+}
+
+var errPowerCut = errors.New("power cut")
+
+func (p *platter) step() error {
+	if p.steps--; p.steps < 0 {
+		return errPowerCut
+	}
+	return nil
+}
+
+func (p *platter) create(path string) (file, error) {
+	if err := p.step(); err != nil {
+		return nil, err
+	}
+	f := &platterFile{p: p}
+	p.files[path] = f
+	return f, nil
+}
+
+func (p *platter) rename(from, to string) error {
+	if err := p.step(); err != nil {
+		return err
+	}
+	p.files[to] = p.files[from]
+	delete(p.files, from)
+	return nil
+}
+
+func (p *platter) remove(path string) error {
+	if err := p.step(); err != nil {
+		return err
+	}
+	if p.files[path] == nil {
+		return fs.ErrNotExist
+	}
+	delete(p.files, path)
+	return nil
+}
+
+func (p *platter) syncDir(string) error {
+	if err := p.step(); err != nil || p.lazyDirs {
+		return err
+	}
+	p.durable = maps.Clone(p.files)
+	return nil
+}
+
+// Write may be cut in half.
+func (f *platterFile) Write(b []byte) (int, error) {
+	if err := f.p.step(); err != nil {
+		f.b = append(f.b, b[:len(b)/2]...)
+		return len(b) / 2, err
+	}
+	f.b = append(f.b, b...)
+	return len(b), nil
+}
+
+func (f *platterFile) Sync() error {
+	if err := f.p.step(); err != nil || f.p.lazyFiles {
+		return err
+	}
+	f.durable = slices.Clone(f.b)
+	return nil
+}
+
+func (f *platterFile) Close() error { return nil }
+
+// after gives what may be in a file after a power cut: with the names that were synced or those that
+// are there, and with the bytes that were synced or all of them.
+func (p *platter) after(path string) (outcomes []string) {
+	for _, names := range []map[string]*platterFile{p.durable, p.files} {
+		f := names[path]
+		if f == nil {
+			outcomes = append(outcomes, "nothing")
+			continue
+		}
+		for _, b := range [][]byte{f.durable, f.b} {
+			if state, err := open(b); err != nil {
+				outcomes = append(outcomes, "damage")
+			} else {
+				outcomes = append(outcomes, string(state))
+			}
+		}
+	}
+	return outcomes
+}
+
+// cutEverywhere saves from after each number of steps of a second Save, and lists what went wrong.
+func cutEverywhere(next string, lazy func(*platter)) (faults []string) {
+	for n := 0; ; n++ {
+		p := &platter{steps: 1 << 20, files: map[string]*platterFile{}, durable: map[string]*platterFile{}}
+		d := &Dir{path: "d", disk: p}
+		if err := d.Save("a", []byte(`"old"`)); err != nil {
+			return []string{err.Error()}
+		}
+		lazy(p)
+		p.steps = n
+		err := d.Save("a", []byte(next))
+		want := next
+		if next == "" {
+			want = "nothing"
+		}
+		for _, got := range p.after("d/a.json") {
+			if got != want && (err == nil || got != `"old"`) {
+				faults = append(faults, fmt.Sprintf("after step %d (%v): %s", n, err, got))
+			}
+		}
+		if err == nil {
+			return faults
+		}
+	}
+}
+
+// PR-03: a power cut at any step leaves the old state or the new one, and after Save only the new one.
+// Without the sync of the file, or of the directory, it does not: the test can tell.
+func TestPowerCutAtEveryStep(t *testing.T) {
+	for _, next := range []string{`"new"`, ""} {
+		assert.Empty(t, cutEverywhere(next, func(*platter) {}))
+		assert.NotEmpty(t, cutEverywhere(next, func(p *platter) { p.lazyDirs = true }))
+	}
+	assert.NotEmpty(t, cutEverywhere(`"new"`, func(p *platter) { p.lazyFiles = true }))
+}
+
+// PR-03: a process that is killed in the middle of saving leaves what it had announced, or the one after.
+func TestKilledWhileSaving(t *testing.T) {
+	if dir := os.Getenv("STATEDIR_TEST_CHILD"); dir != "" {
+		saveForEver(dir)
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	for range 5 {
+		child := exec.Command(os.Args[0], "-test.run=^TestKilledWhileSaving$")
+		child.Env = append(os.Environ(), "STATEDIR_TEST_CHILD="+dir)
+		told, err := child.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, child.Start())
+		last := 0
+		for range 40 {
+			_, err := fmt.Fscan(told, &last)
+			require.NoError(t, err)
+		}
+		require.NoError(t, child.Process.Kill())
+		for { // what it said before it was killed
+			if _, err := fmt.Fscan(told, &last); err != nil {
+				break
+			}
+		}
+		require.Error(t, child.Wait())
+		d, err := Open(dir)
+		require.NoError(t, err, "the lock went with the process")
+		state, err := d.Load("a")
+		require.NoError(t, err)
+		var kept int
+		_, err = fmt.Sscan(string(state), &kept)
+		require.NoError(t, err)
+		assert.Contains(t, []int{last, last + 1}, kept)
+		require.NoError(t, d.Close())
+	}
+}
+
+// saveForEver saves numbers and announces each when it is durable.
+func saveForEver(dir string) {
+	d, err := Open(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for i := 1; ; i++ {
+		if err := d.Save("a", fmt.Appendf(nil, "%d", i)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Printf("%d\n", i)
+	}
+}
