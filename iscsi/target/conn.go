@@ -102,6 +102,7 @@ type conn struct {
 	fetched  time.Time  // when write data has come last
 	aborts   []abortSet // not quiet yet
 	tmfs     []*tmfOp   // not answered yet
+	parked   []*tmfOp   // wait for commands that were sent before
 	exchange textExchange
 	logouts  []logoutOp // not answered yet
 
@@ -187,6 +188,7 @@ func (c *conn) handle(events []iscsi.Event) {
 	for i := range events {
 		c.event(&events[i])
 	}
+	c.unpark()
 }
 
 func (c *conn) lost(err error) {
@@ -333,6 +335,7 @@ func (c *conn) timers() {
 		c.checked = c.now
 		c.overdue()
 		c.overdueLogouts()
+		c.overdueParked()
 	}
 }
 

@@ -42,7 +42,8 @@ type inbox struct {
 	mu      sync.Mutex
 	items   []item
 	spare   []item // swapped with items
-	closing bool   // an itemClose is in it
+	closing bool   // an itemClose is in it, or was
+	called  bool   // an itemTurn is in it
 	deaf    bool   // the datamover is closed: no Wake any more
 	shut    bool   // the loop has ended: nothing gets in
 	bell    chan struct{}
@@ -56,11 +57,13 @@ func (c *conn) post(it item) bool {
 	if b.shut {
 		return false
 	}
-	if it.kind == itemClose {
-		if b.closing {
-			return true
-		}
+	switch {
+	case it.kind == itemClose && b.closing, it.kind == itemTurn && b.called:
+		return true
+	case it.kind == itemClose:
 		b.closing = true
+	case it.kind == itemTurn:
+		b.called = true
 	}
 	b.items = append(b.items, it)
 	if len(b.items) > 1 {
@@ -82,7 +85,7 @@ func (b *inbox) take() []item {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	items := b.items
-	b.items, b.spare = b.spare[:0], items
+	b.items, b.spare, b.called = b.spare[:0], items, false
 	return items
 }
 

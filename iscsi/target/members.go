@@ -43,7 +43,6 @@ type sharing struct {
 	shared  bool           // it may have more than one connection
 	mu      sync.Mutex     // if shared: held by the connection that works on the session
 	numbers iscsi.Sequence // ExpCmdSN and MaxCmdSN while none does
-	called  *conn          // has been told that it is its turn (itemTurn)
 
 	// The server's lock guards these.
 	members []member
@@ -218,7 +217,6 @@ func (c *conn) mateLeft() {
 	case c.state == connReinstating:
 		c.enter()
 	case c.state == connFull:
-		c.ses.called = nil
 		c.deliverHeld()
 		c.answerLogouts()
 	}
@@ -227,7 +225,6 @@ func (c *conn) mateLeft() {
 // turn goes on with the request that the session's ExpCmdSN stands at.
 func (c *conn) turn() {
 	if c.ses != nil {
-		c.ses.called = nil
 		c.deliverHeld()
 	}
 }
@@ -240,6 +237,7 @@ func (c *conn) leaveSession() {
 		c.s.fail(ses, c, c.err)
 	}
 	c.lock()
+	ses.parked -= len(c.parked)
 	c.dropHeld()
 	for i := range ses.tasks.tasks {
 		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree {

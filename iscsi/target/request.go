@@ -94,8 +94,7 @@ func (p *heldPDU) size() int { return iscsi.BHSSize + len(p.ahs) + len(p.data) }
 func (c *conn) deliverHeld() {
 	for c.err == nil && c.state == connFull {
 		p, other := c.ses.win.next(c)
-		if other != nil && c.ses.called != other {
-			c.ses.called = other
+		if other != nil {
 			other.post(item{kind: itemTurn})
 		}
 		if p == nil {

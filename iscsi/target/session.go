@@ -52,6 +52,7 @@ type session struct {
 	mem       *sessionMemory // nil: discovery
 	held      int            // bytes of requests held out of order
 	immediate int            // tasks that came outside the window
+	parked    int            // functions that wait in conn.parked
 	gone      goneRing
 
 	commands, readBytes, writtenBytes, errors, rejects, dropped atomic.Uint64
@@ -60,7 +61,7 @@ type session struct {
 // hasDeadlines reports whether single tasks or functions have deadlines.
 func (c *conn) hasDeadlines() bool {
 	ses := c.ses
-	return ses != nil && (len(c.tmfs) > 0 || len(c.logouts) > 0 || ses.mem != nil && len(ses.tasks.free) < len(ses.tasks.tasks))
+	return ses != nil && (len(c.tmfs)+len(c.parked)+len(c.logouts) > 0 || ses.mem != nil && len(ses.tasks.free) < len(ses.tasks.tasks))
 }
 
 // loginPDU takes a PDU before full-feature phase.
@@ -89,6 +90,7 @@ func (c *conn) loginPDU(ev *iscsi.Event) {
 		// The answer outlives the events of this round if an old session must end first.
 		a.text = append([]byte(nil), a.text...)
 		c.answer = a
+		c.cid, c.params = c.login.first.CID, c.login.params
 		c.enter()
 	}
 }
@@ -125,7 +127,6 @@ func (c *conn) sendRefusal(a *loginAnswer) {
 // until what it replaces has ended.
 func (c *conn) enter() {
 	l := &c.login
-	c.cid, c.params = l.first.CID, l.params
 	ses, wait, err := c.claim()
 	switch {
 	case err != nil:
@@ -183,8 +184,9 @@ func (c *conn) claimMember(ses *session) (_ *session, wait bool, err error) {
 	}
 	if err == nil {
 		c.ses = ses
-		c.load()
-		c.lock()
+		if c.lock(); !ses.shared {
+			c.load()
+		}
 		if err = c.open(); err != nil {
 			c.unlock()
 			c.ses = nil

@@ -73,10 +73,18 @@ func (c *conn) taskManagement(ev *iscsi.Event, windowed bool) {
 		return
 	}
 	op.pending.Store(1)
-	if len(c.tmfs) >= maxTMF {
+	switch {
+	case len(c.tmfs)+len(c.parked) >= maxTMF:
 		c.answerTMF(op, iscsi.TMRejected)
-		return
+	case c.overtakes(op):
+		c.park(op)
+	default:
+		c.manage(op)
 	}
+}
+
+// manage starts a function.
+func (c *conn) manage(op *tmfOp) {
 	switch f := op.request.Function; f {
 	case iscsi.TMAbortTask:
 		c.abortOne(op)
