@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ const (
 
 // Open logs in to target at address.
 //
-// A redirection is followed, at most maxRedirects times; a target that cannot just now (status class 3) is
+// A redirection is followed, at most maxRedirects times and never back to where we have been; a target that cannot just now (status class 3) is
 // asked again a few times within the login timeout. A refusal is a *iscsi.LoginError.
 func Open(ctx context.Context, tr Transport, address, target string, o Options) (*Session, error) {
 	o, err := o.withDefaults()
@@ -47,7 +48,8 @@ func Open(ctx context.Context, tr Transport, address, target string, o Options) 
 func connect(ctx context.Context, tr Transport, address, target string, o *Options) (*link, *login, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, o.LoginTimeout, late(o.LoginTimeout))
 	defer stop()
-	hops, tries := 0, 0
+	tries := 0
+	been := []string{address}
 	for {
 		k, l, err := attempt(ctx, tr, address, target, o)
 		if err == nil {
@@ -59,12 +61,17 @@ func connect(ctx context.Context, tr Transport, address, target string, o *Optio
 		case !errors.As(err, &refused):
 			return nil, nil, err
 		case refused.Status.Redirect():
-			if hops++; hops > maxRedirects {
+			if len(been) > maxRedirects {
 				return nil, nil, fmt.Errorf("more than %d redirections: %w", maxRedirects, err)
 			}
-			if address, err = redirection(refused.Address, err); err != nil {
-				return nil, nil, err
+			next, bad := redirection(refused.Address, err)
+			if bad != nil {
+				return nil, nil, bad
 			}
+			if slices.Contains(been, next) {
+				return nil, nil, fmt.Errorf("redirected in a circle, back to %s: %w", next, err)
+			}
+			address, been = next, append(been, next)
 			o.Log.WithFields(logrus.Fields{"target": target}).Infof("redirected to %s", address)
 		case refused.Status.Temporary() && tries < maxLoginRetries:
 			tries++

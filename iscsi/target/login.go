@@ -286,8 +286,13 @@ func (l *login) choose(name string) error {
 	switch {
 	case t == nil:
 		return refusal(iscsi.LoginNotFound, "no target %s", target)
+	case !t.servedIn(l.tag):
+		return refusal(iscsi.LoginNotFound, "target %s is not served in portal group %d", target, l.tag)
 	case !t.rights.allow(l.initiator, l.peer):
 		return refusal(iscsi.LoginForbidden, "%s is not allowed on %s from %v", l.initiator, target, l.peer)
+	}
+	if err := t.moved(l.tag); err != nil {
+		return err
 	}
 	l.target = t
 	if t.c.Alias != "" {

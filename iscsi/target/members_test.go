@@ -200,12 +200,12 @@ func TestLogoutOfOneOfSeveralConnections(t *testing.T) {
 	two.logout(iscsi.LogoutConnection, 1)
 	two.logoutResponse(logoutClosed)
 	two.dm.set(func() { two.dm.err = io.EOF })
+	require.Eventually(t, func() bool { return b.s.Sessions()[0].Connections == 1 }, testTimeout, time.Millisecond)
 	one.at(two.cmdSN - 3) // the two between
 	one.good(one.read(0, 0, 1))
 	one.good(one.read(0, 0, 1))
 	one.cmdSN++ // dropped with its connection
 	b.wholeWindow(one)
-	require.Eventually(t, func() bool { return b.s.Sessions()[0].Connections == 1 }, testTimeout, time.Millisecond)
 	b.join(one, 1)
 	assert.NotContains(t, b.lines.String(), "session failed")
 }

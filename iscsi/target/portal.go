@@ -19,8 +19,9 @@ const acceptPause = 100 * time.Millisecond
 type PortalConfig struct {
 	// Tag is the portal group tag; 0 means 1.
 	Tag uint16
-	// Advertise is what discovery answers in place of the listener's address; zero takes the address
-	// that the discovering initiator has connected to if the listener takes connections on any address.
+	// Advertise is what discovery answers in place of the listener's address; zero: that one, or the address
+	// that the discovering initiator has connected to if the listener takes connections on any address, and
+	// nothing if the initiator could not use it (loopback and link-local addresses).
 	Advertise netip.AddrPort
 }
 

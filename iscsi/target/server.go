@@ -151,6 +151,10 @@ type TargetConfig struct {
 	// any may. AllowFrom lists the networks from which; empty means any.
 	Allow     []string
 	AllowFrom []netip.Prefix
+	// Groups lists the tags of the portal groups through which the target is served and seen; empty means all.
+	Groups []uint16
+	// Redirect sends initiators elsewhere; nil: nowhere.
+	Redirect *Redirect
 	// Auth is what initiators without an entry have to prove; nil: nothing.
 	Auth *chap.Credentials
 	// Initiators are what is different for single initiators.
@@ -166,7 +170,7 @@ type Target struct {
 	queues map[int]*luQueue // by logical unit number
 }
 
-// AddTarget starts to serve a target on every portal.
+// AddTarget starts to serve a target on the portals of its groups.
 func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
 	name, err := iscsi.ParseName(string(c.Name))
 	if err != nil {
@@ -174,6 +178,9 @@ func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
 	}
 	if c.Device == nil {
 		return nil, fmt.Errorf("target %s: no device", name)
+	}
+	if err := c.Redirect.check(); err != nil {
+		return nil, fmt.Errorf("target %s: %w", name, err)
 	}
 	c.Name = name
 	c.Negotiate.MaxConnections = min(c.Negotiate.MaxConnections, maxConnections)

@@ -2,9 +2,6 @@ package target
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
-	"strings"
 
 	"github.com/goiser/goiser/iscsi"
 	"github.com/sirupsen/logrus"
@@ -143,51 +140,15 @@ func (c *conn) sendTargets(b []byte, value string) []byte {
 	addresses := c.s.addresses(c)
 	from := addrOf(c.dm.RemoteAddr())
 	for _, t := range list {
-		if !t.rights.allow(c.ses.initiator, from) { // what cannot be logged in to is not shown
+		if !t.servedIn(c.portal.config.Tag) || !t.rights.allow(c.ses.initiator, from) { // what cannot be logged in to is not shown
 			continue
 		}
 		b = iscsi.AppendText(b, iscsi.KeyValue{Key: "TargetName", Value: string(t.c.Name)})
 		for _, a := range addresses {
-			b = iscsi.AppendText(b, iscsi.KeyValue{Key: "TargetAddress", Value: a})
+			if t.servedIn(a.tag) {
+				b = iscsi.AppendText(b, iscsi.KeyValue{Key: "TargetAddress", Value: a.String()})
+			}
 		}
 	}
 	return b
-}
-
-// addresses lists the portals that the peer of c can use: those of its transport, as "address:port,tag".
-// A portal that listens on any address is shown with the one that the peer has connected to.
-func (s *Server) addresses(c *conn) []string {
-	here, _ := addrPort(c.dm.LocalAddr().String())
-	var list []string
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.portals {
-		if p.listener.Transport() != c.traits.Name {
-			continue
-		}
-		text := p.listener.Addr().String()
-		a, ok := addrPort(text)
-		switch {
-		case p.config.Advertise.IsValid():
-			text = p.config.Advertise.String()
-		case ok && a.Addr().IsUnspecified() && here.IsValid():
-			text = netip.AddrPortFrom(here.Addr(), a.Port()).String()
-		case ok:
-			text = a.String()
-		}
-		text = fmt.Sprintf("%s,%d", text, p.config.Tag)
-		if !slices.Contains(list, text) {
-			list = append(list, text)
-		}
-	}
-	return list
-}
-
-// addrPort reads an address without what only this host understands: an IPv6 zone, or IPv4 in IPv6's clothes.
-func addrPort(s string) (netip.AddrPort, bool) {
-	a, err := netip.ParseAddrPort(strings.TrimSpace(s))
-	if err != nil {
-		return netip.AddrPort{}, false
-	}
-	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port()), true
 }

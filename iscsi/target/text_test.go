@@ -203,7 +203,7 @@ func TestLongListsComeInParts(t *testing.T) { // field reports DI-01 and DI-02
 		targets int
 		mrdsl   string
 		limit   int
-	}{{tcpTraits, 50, "512", 512}, {tcpTraits, 500, "262144", 8192}, {iserTraits, 500, "8192", 8192}} {
+	}{{tcpTraits, 1, "512", 512}, {tcpTraits, 50, "512", 512}, {tcpTraits, 5000, "262144", 8192}, {iserTraits, 500, "8192", 8192}} {
 		b := newBench(t, benchConfig{})
 		for i := range 4 {
 			b.serve(row.tr.Name, fmt.Sprintf("192.0.2.%d:3260", 7+i), PortalConfig{})
