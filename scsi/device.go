@@ -137,17 +137,13 @@ func (d *Device) LU(lun int) *LogicalUnit {
 	return units[lun]
 }
 
-// acquire finds a logical unit by its 8-byte LUN and holds it; nil if there is none for the nexus.
-func (d *Device) acquire(n *Nexus, lun uint64) *LogicalUnit {
+// find finds a logical unit by its 8-byte LUN; nil if there is none for the nexus.
+func (d *Device) find(n *Nexus, lun uint64) *LogicalUnit {
 	number, ok := Number(lun)
 	if !ok || !n.mask.sees(number) {
 		return nil
 	}
-	lu := d.LU(number)
-	if lu == nil || !lu.hold() {
-		return nil
-	}
-	return lu
+	return d.LU(number)
 }
 
 // ResetLU tells every nexus but by (nil: all) of a logical unit reset (29/03) and drops what a reset

@@ -1,9 +1,48 @@
 package scsi
 
-// Prepare decodes and checks a task: LUN, opcode, fields, range, unit attentions. See Task.
+// Prepare puts a task into the task set of its unit and, unless it is Held there, decodes and checks it: LUN,
+// opcode, fields, range, unit attentions. See Task.
 func (d *Device) Prepare(t *Task) {
 	d.Release(t) // whoever prepares a task again has done with what it held
 	t.reset()
+	if lu := d.find(t.Nexus, t.LUN); lu != nil {
+		started, ok := lu.set.enter(t)
+		if ok {
+			t.lu = lu
+			if !started {
+				t.Held = true
+				return
+			}
+		}
+	}
+	d.decide(t)
+}
+
+// Resume goes on with a task that was Held and whose Ready has been called: what it finds is what Prepare
+// would find now. If its unit has been removed meanwhile, it finds none, even if another has taken the number.
+func (d *Device) Resume(t *Task) {
+	if !t.Held || t.place == placeDormant {
+		panic("scsi: Resume of a task that may not go on")
+	}
+	t.Held = false
+	if t.lu.set.isRemoved() {
+		d.Release(t)
+	}
+	d.decide(t)
+}
+
+// Withdraw takes a Held task back, which is as if it had never come. False means that it is too late: Ready has
+// been called or is about to be, and the task must be resumed or abandoned then.
+func (d *Device) Withdraw(t *Task) bool {
+	if !t.Held || !t.lu.set.withdraw(t) {
+		return false
+	}
+	t.Held, t.lu = false, nil
+	return true
+}
+
+// decide prepares a task whose turn it is.
+func (d *Device) decide(t *Task) {
 	if err := d.prepare(t); err != nil {
 		t.OutLen, t.InLen, t.Mapped, t.In, t.answer = 0, 0, false, nil, nil
 		t.Done = true
@@ -16,7 +55,6 @@ func (d *Device) Prepare(t *Task) {
 // prepare goes through the checks in the order of precedence of SAM-5, 5.3.3.
 func (d *Device) prepare(t *Task) error {
 	op, opErr := lookup(t.CDB)
-	t.lu = d.acquire(t.Nexus, t.LUN)
 	switch {
 	case t.lu != nil:
 		if err := d.admit(op, t); err != nil {
@@ -24,6 +62,9 @@ func (d *Device) prepare(t *Task) error {
 		}
 	case op == nil || op.flags&anyLUN == 0:
 		return errNoUnit
+	}
+	if t.Attr > HeadOfQueue {
+		return errAttribute
 	}
 	if opErr != nil {
 		return opErr
@@ -88,8 +129,8 @@ func (d *Device) Execute(t *Task) {
 	d.finish(t, max(t.OutLen, t.InLen), err)
 }
 
-// finish makes the answer of a task of which moved bytes have been moved, and lets go of its unit.
-// After an error Data-In is not sent, so only Data-Out has moved.
+// finish makes the answer of a task of which moved bytes have been moved. After an error Data-In is not
+// sent, so only Data-Out has moved. The task has not ended before Release.
 func (d *Device) finish(t *Task, moved uint32, err error) {
 	if err != nil && t.OutLen == 0 {
 		moved = 0
@@ -101,34 +142,30 @@ func (d *Device) finish(t *Task, moved uint32, err error) {
 	}
 	t.op = nil
 	if !t.Mapped {
-		d.Release(t)
+		t.leaveGate() // not later: who waits at the gate may keep a connection's loop waiting
 	}
 }
 
-// Abandon ends a prepared task that will not be executed. Calling it for a task that has ended does
+// Abandon ends a task that will not be executed, or resumed after Ready. Calling it for a task that has ended does
 // what Release does.
 func (d *Device) Abandon(t *Task) {
-	t.op = nil
+	t.op, t.Held = nil, false
 	d.Release(t)
 }
 
-// Release lets go of the store's memory that a Mapped task points at: the transport reads In no more.
-// It may be called for any task that has been executed or was Done; only the first call counts.
+// Release ends a task: its answer has been queued and, if it is Mapped, the transport reads In no more. Tasks that
+// wait for it may start. Only the first call counts.
 func (d *Device) Release(t *Task) {
 	lu := t.lu
 	if lu == nil {
 		return
 	}
-	t.lu = nil
-	if t.begun {
-		t.begun = false
-		lu.release(&lu.done)
-		return
+	t.leaveGate()
+	if !t.counted {
+		lu.passed.Add(1)
 	}
-	if t.pass.listed {
-		lu.leave(&t.pass)
-	}
-	lu.release(&lu.dropped)
+	t.lu, t.counted = nil, false
+	lu.set.leave(t)
 }
 
 func prepareNothing(_ *Device, t *Task) error {

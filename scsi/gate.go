@@ -49,17 +49,13 @@ type pass struct {
 
 // unit states, bits of LogicalUnit.state. All but stateCopies make commands leave the fast way.
 const (
-	stateRemoved    = 1 << iota // nobody gets hold any more
-	stateClosed                 // somebody wants to be alone, or is
+	stateClosed     = 1 << iota // somebody wants to be alone, or is
 	stateSanitizing             // see sanitize.go: block commands are refused
 	stateCopies                 // reads are not mapped
 )
 
-// stateSlow is what closes the fast way; stateWatched is when those who end must wake those who wait.
-const (
-	stateSlow    = stateClosed | stateSanitizing
-	stateWatched = stateClosed | stateSanitizing | stateRemoved
-)
+// stateSlow is what closes the fast way. Those who end must then wake those who wait.
+const stateSlow = stateClosed | stateSanitizing
 
 // begin counts a command into the gate by the fast way, and reports whether none of the barred bits is set
 // in the unit's state; if one is, retreat must take it back. It was set before, and this command sees it, or
@@ -72,7 +68,7 @@ func (lu *LogicalUnit) begin(barred uint32) bool {
 // retreat takes back what begin has counted.
 func (lu *LogicalUnit) retreat() {
 	lu.begun.Add(^uint64(0))
-	if lu.state.Load()&stateWatched != 0 {
+	if lu.state.Load()&stateSlow != 0 {
 		lu.wake()
 	}
 }
@@ -186,6 +182,22 @@ func (t *Task) enterListed() error {
 	}
 	t.pass = pass{lba: t.lba, end: t.lba + t.blocks, alone: t.op.flags&runsAlone != 0}
 	return t.lu.enter(&t.pass)
+}
+
+// leaveGate ends a task's time inside, if it has been. Whoever waits for that has set a bit of state before it looks
+// at the counts, and this counts before it looks at state, so one of the two sees the other.
+func (t *Task) leaveGate() {
+	lu := t.lu
+	switch {
+	case t.begun:
+		t.begun, t.counted = false, true
+		lu.done.Add(1)
+		if lu.state.Load()&stateSlow != 0 {
+			lu.wake()
+		}
+	case t.pass.listed:
+		lu.leave(&t.pass)
+	}
 }
 
 // through does a piece of a longer work inside the gate: for commands that touch blocks in steps, so that

@@ -213,6 +213,7 @@ func TestMappedReadHoldsUpOnlyTheFirstAtomicCommand(t *testing.T) {
 		parked.In = [][]byte{make([]byte, 512)}
 		b.d.Execute(&parked)
 		assert.Equal(t, blocksOf('x', 1), parked.In[0])
+		b.d.Release(&parked)
 		again := Task{Nexus: b.nexus, CDB: cdb10(0x28, 0, 7, 1), EDTL: 512, Read: true}
 		b.d.Prepare(&again)
 		assert.False(t, again.Mapped, "a unit that has run something alone maps no more")

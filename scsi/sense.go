@@ -45,6 +45,7 @@ var (
 	errShortCDB         = &senseError{key: keyIllegalRequest, asc: 0x24} // INVALID FIELD IN CDB
 	errBidirectional    = &senseError{key: keyIllegalRequest, asc: 0x24}
 	errNoUnit           = &senseError{key: keyIllegalRequest, asc: 0x25} // LOGICAL UNIT NOT SUPPORTED
+	errAttribute        = &senseError{key: keyIllegalRequest, asc: 0x49} // INVALID MESSAGE ERROR (SAM-5, 8.6)
 	errSavingParameters = &senseError{key: keyIllegalRequest, asc: 0x39} // SAVING PARAMETERS NOT SUPPORTED
 	errStopped          = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x02}
 	errWriteProtected   = &senseError{key: keyDataProtect, asc: 0x27}

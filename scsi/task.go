@@ -38,14 +38,15 @@ const MaxSense = 96
 // that Prepare asks for, calls Device.Execute, and reads the last part. It may be reused: Prepare resets
 // what it sets. Neither call allocates for READ and WRITE.
 //
-//	Prepare ──done──────────────────────────────► answer
-//	   └─ OutLen bytes fetched into Out, In with room for InLen (or Mapped) ─► Execute ─► answer
-//	                                        ▲                                   │  Mapped: the data has left ─► Release
-//	                                        └─ room for InLen ◄──── NeedsRoom ──┘
+//	Prepare ──done──────────────────────────────────────────► answer queued ─► Release
+//	 ▲ │ └─ OutLen bytes fetched into Out, In with room for InLen (or Mapped) ─► Execute ─► answer queued,
+//	 │ └Held─► Ready is called ─► Resume (goes on as Prepare)      ▲                │      Mapped: data left ─► Release
+//	 │            └─ before: Withdraw                              └─── NeedsRoom ──┘
 //
-// A prepared task holds its logical unit. Done, Execute and Abandon let go of it, except that a Mapped
-// task holds it until Release: In is the store's memory, and Device.Remove must not return, nor the
-// store be closed, while a transport still sends from it.
+// From Prepare until Release (or Abandon, or Withdraw) a task is in the task set of its logical unit: others may
+// wait for its end, and Device.Remove does. Release is due when the answer has been queued, so that the answers of
+// ordered tasks stay in order; of a Mapped task, when the data has left: In is the store's memory, which must not be
+// closed, nor written by a task that comes in order after this one, while a transport still sends from it.
 type Task struct {
 	// Set by the transport.
 	Nexus *Nexus
@@ -55,12 +56,19 @@ type Task struct {
 	EDTL  uint32 // expected data transfer length, bytes
 	Read  bool   // the initiator expects Data-In
 	Write bool   // the initiator will send Data-Out
+	// Ready is called once, from any goroutine and without locks held, for a task that is Held when it may go on. It must
+	// not block; what it does not do is call Resume itself. It may stay set for the next command.
+	Ready func()
 	// Out holds the Data-Out fetched (OutLen bytes in all), In is room for Data-In (InLen bytes in all),
 	// as lists of buffers. Out is set between Prepare and Execute; In too, unless Mapped. Prepare clears
 	// both.
 	Out, In [][]byte
 
-	// Set by Prepare.
+	// Held: other tasks of the unit come first (SAM-5, 8.6). Nothing has been decided, and nothing below is set, until
+	// Resume. Set by Prepare, cleared by Resume and Withdraw.
+	Held bool
+
+	// Set by Prepare and Resume.
 	Done   bool   // answered already; nothing to move or execute
 	OutLen uint32 // Data-Out wanted: min(EDTL, what the CDB needs)
 	InLen  uint32 // room wanted for Data-In: min(EDTL, the most that the CDB can give)
@@ -91,8 +99,13 @@ type Task struct {
 	sense     [MaxSense]byte
 	senseLen  int
 
+	// The place in the task set of lu; see taskSet.
+	lu               *LogicalUnit // nil: in no task set
+	place            place
+	alone            bool
+	setPrev, setNext *Task
+
 	// What Prepare keeps for Execute.
-	lu       *LogicalUnit // held until release
 	op       *operation
 	lba      uint64
 	blocks   uint64
@@ -102,6 +115,7 @@ type Task struct {
 	answer   []byte // parameter data, already cut to InLen
 	mapBuf   [1][]byte
 	begun    bool // inside the gate by the fast way
+	counted  bool // by LogicalUnit.done
 	pass     pass // inside by the list
 }
 
@@ -116,10 +130,10 @@ func (t *Task) Sense() []byte {
 // reset forgets the task's earlier life. The bytes of sense may stay: senseLen hides them.
 func (t *Task) reset() {
 	t.Out, t.In = nil, nil
-	t.Done, t.OutLen, t.InLen, t.Mapped, t.MayBlock = false, 0, 0, false, false
+	t.Held, t.Done, t.OutLen, t.InLen, t.Mapped, t.MayBlock = false, false, 0, 0, false, false
 	t.Status, t.InData, t.Underflow, t.Overflow, t.Residual = Good, 0, false, false, 0
 	t.senseLen, t.Preempted = 0, nil
-	t.lu, t.op = nil, nil
+	t.op = nil
 	t.lba, t.blocks, t.fua = 0, 0, false
 	t.edtl, t.expected, t.answer = t.EDTL, 0, nil
 	t.mapBuf[0], t.NeedsRoom = nil, false

@@ -104,7 +104,7 @@ func TestAbandonAndReleaseMayComeTwice(t *testing.T) {
 
 func TestRemoveWaitsForPreparedTasks(t *testing.T) {
 	for name, end := range map[string]func(d *Device, t *Task){
-		"executed":  func(d *Device, t *Task) { t.In = [][]byte{make([]byte, t.InLen)}; d.Execute(t) },
+		"executed":  func(d *Device, t *Task) { t.In = [][]byte{make([]byte, t.InLen)}; d.Execute(t); d.Release(t) },
 		"abandoned": func(d *Device, t *Task) { d.Abandon(t) },
 		"mapped":    func(d *Device, t *Task) { d.Execute(t); d.Release(t) },
 	} {

@@ -49,12 +49,13 @@ type LogicalUnit struct {
 	reservations atomic.Pointer[reservations]
 	registering  sync.Mutex // held by a PERSISTENT RESERVE OUT, which may take as long as a disk
 
-	// A task holds its unit from its arrival until it is done or dropped. arrived counts all of them. Those
-	// that enter the gate by the fast way are counted by begun when they enter and by done when they are
-	// done; all others by dropped. begun goes back when one is sent away. So arrived-done-dropped hold the
-	// unit, and begun-done are at its store; see fast for how to read them.
-	arrived, begun, done, dropped atomic.Uint64
-	gate                          gate
+	// set orders the unit's tasks, and knows when the last of them has gone.
+	set taskSet
+	// Tasks that enter the gate by the fast way are counted by begun when they enter and by done when they are
+	// done, and begun goes back when one is sent away: so begun-done are at the store; see fast for how to read them. All
+	// other tasks are counted by passed, when they end.
+	begun, done, passed atomic.Uint64
+	gate                gate
 }
 
 // maxPhysicalExp is the largest LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT (SBC-3, 5.16.2: 4 bits).
@@ -82,6 +83,7 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 		mayBlock:   !info.NeverBlocks,
 	}
 	lu.gate.change.L = &lu.gate.mu
+	lu.set.open()
 	if info.NeverBlocks {
 		lu.mapper, _ = s.(backstore.Mapper)
 	}
@@ -141,46 +143,17 @@ type Stats struct{ Commands, ReadBytes, WrittenBytes, Errors uint64 }
 // Stats reads the counters.
 func (lu *LogicalUnit) Stats() Stats {
 	return Stats{
-		Commands:     lu.arrived.Load(),
+		Commands:     lu.done.Load() + lu.passed.Load(),
 		ReadBytes:    lu.readBytes.Load(),
 		WrittenBytes: lu.writtenBytes.Load(),
 		Errors:       lu.errors.Load(),
 	}
 }
 
-// hold keeps the store in use until a task is done or dropped. It fails once the unit has been removed.
-func (lu *LogicalUnit) hold() bool {
-	lu.arrived.Add(1)
-	if lu.state.Load()&stateRemoved != 0 {
-		lu.release(&lu.dropped)
-		return false
-	}
-	return true
-}
+// hold keeps the store in use until release. It fails once the unit has been removed.
+func (lu *LogicalUnit) hold() bool { return lu.set.hold() }
 
-// release ends a hold: count is done or dropped. It wakes those who wait for that: each of them sets its bit
-// of state before it looks at the counts, and this counts before it looks at state, so one of the two sees
-// the other.
-func (lu *LogicalUnit) release(count *atomic.Uint64) {
-	count.Add(1)
-	if lu.state.Load()&stateWatched != 0 {
-		lu.wake()
-	}
-}
-
-// held is how many tasks hold the unit: never too few, since what has ended is counted first.
-func (lu *LogicalUnit) held() uint64 {
-	ended := lu.done.Load() + lu.dropped.Load()
-	return lu.arrived.Load() - ended
-}
+func (lu *LogicalUnit) release() { lu.set.release() }
 
 // drain ends the unit's life and waits for whoever holds it.
-func (lu *LogicalUnit) drain() {
-	g := &lu.gate
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	lu.state.Or(stateRemoved)
-	for lu.held() != 0 {
-		g.change.Wait()
-	}
-}
+func (lu *LogicalUnit) drain() { lu.set.drain() }
