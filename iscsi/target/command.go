@@ -30,33 +30,86 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 		c.ses.immediate++
 	}
 	c.ses.gone.remove(cmd.ITT)
-	t.windowed, t.aborted, t.prepared, t.refused, t.panicked = windowed, false, false, false, nil
+	t.windowed, t.aborted, t.prepared, t.refused, t.full, t.panicked = windowed, false, false, false, false, nil
 	t.unsolicited, t.dataSN, t.sent = 0, 0, 0
 	t.transfer.LUN, t.transfer.EDTL, t.transfer.Remote = cmd.LUN, cmd.EDTL, ev.Remote
 	t.transfer.Unsolicited = n
 	if !cmd.Final {
 		t.transfer.Unsolicited = max(n, min(c.params.FirstBurstLength, cmd.EDTL))
 	}
+	// Data that was announced against InitialR2T=Yes is not waited for: it ends the session when it comes.
+	t.due = !cmd.Final && !c.params.InitialR2T && n < t.transfer.Unsolicited
 	t.device = c.ses.target.c.Device
 	c.fillTask(t, &cmd)
 	if code := c.refuses(t, &cmd, ev); code != 0 {
-		c.refuseTask(t, code, &cmd, n)
+		c.refuseTask(t, code, n)
 		return
 	}
 	t.device.Prepare(&t.scsi)
+	if t.scsi.Held {
+		c.holdBack(t, ev.Data)
+		return
+	}
 	t.prepared = !t.scsi.Done
 	if code := c.cannotMove(t); code != 0 {
-		c.refuseTask(t, code, &cmd, n)
+		c.refuseTask(t, code, n)
 		return
 	}
 	switch {
-	case cmd.Write && (n > 0 || !cmd.Final):
-		c.writeCommand(t, &cmd, ev.Data)
+	case n > 0 || t.due:
+		c.writeCommand(t, ev.Data)
 	case t.scsi.Done:
 		c.respond(t)
 	default:
 		c.fetch(t)
 	}
+}
+
+// holdBack keeps a command whose turn has not come (SAM-5, 8.6), with the data that comes unasked. It holds no
+// other memory: see memory.go. An immediate command with such data has no place for it, and is not kept.
+func (c *conn) holdBack(t *task, data []byte) {
+	t.state, t.since = taskHeld, c.now
+	switch {
+	case len(data) == 0 && !t.due:
+	case t.windowed:
+		c.placeUnsolicited(t, int(t.transfer.Unsolicited))
+		copyTo(t.data, 0, data)
+		t.unsolicited = uint32(len(data))
+	case t.device.Withdraw(&t.scsi):
+		c.taskSetFull(t)
+	default:
+		t.full = true // resumed is on its way
+	}
+}
+
+// resumed goes on with a task that has been held back.
+func (c *conn) resumed(t *task) {
+	switch {
+	case t.aborted, c.err != nil:
+		c.endTask(t)
+		return
+	case t.full:
+		c.taskSetFull(t)
+		return
+	case t.refused:
+		c.answerRefused(t)
+		return
+	}
+	s := &t.scsi
+	t.device.Resume(s)
+	t.prepared = !s.Done
+	if code := c.cannotMove(t); code != 0 {
+		c.refuseTask(t, code, t.unsolicited)
+		return
+	}
+	if t.piece != nil {
+		t.data = appendPrefix(t.data[:0], t.piece, min(int(s.OutLen), c.ses.mem.unit))
+	}
+	if t.due {
+		t.state, t.since = taskCollecting, c.now
+		return
+	}
+	c.collected(t)
 }
 
 // checkCommand finds what cannot be answered: the session ends for it.
@@ -133,14 +186,17 @@ func (c *conn) cannotMove(t *task) senseCode {
 }
 
 // refuseTask answers a command with CHECK CONDITION, once the data that comes unasked has come: it would
-// name a task that is gone. n bytes of it are here. Data that was announced against InitialR2T=Yes is not
-// waited for: it ends the session when it comes.
-func (c *conn) refuseTask(t *task, code senseCode, cmd *iscsi.SCSICommand, n uint32) {
+// name a task that is gone. n bytes of it are here.
+func (c *conn) refuseTask(t *task, code senseCode, n uint32) {
 	c.abandon(t)
-	t.refused = true
+	t.refused, t.unsolicited = true, n
 	code.put(&t.sense)
-	if !cmd.Final && !c.params.InitialR2T && n < t.transfer.Unsolicited {
-		t.state, t.since, t.unsolicited = taskCollecting, c.now, n
+	c.answerRefused(t)
+}
+
+func (c *conn) answerRefused(t *task) {
+	if t.due {
+		t.state, t.since = taskCollecting, c.now
 		return
 	}
 	c.respond(t)

@@ -98,7 +98,7 @@ type conn struct {
 
 	sending  int        // bytes of read data queued that have not left
 	ready    taskQueue  // read data that waits for room
-	running  int        // tasks with the workers
+	running  int        // tasks with the workers (and, when it ends, those whose itemResume is on its way)
 	fetched  time.Time  // when write data has come last
 	aborts   []abortSet // not quiet yet
 	tmfs     []*tmfOp   // not answered yet
@@ -209,6 +209,8 @@ func (c *conn) item(it item) {
 		c.executed(it.task)
 	case itemGranted:
 		c.granted(it.task)
+	case itemResume:
+		c.resumed(it.task)
 	case itemClose:
 		c.fail(it.err)
 	case itemRetry:

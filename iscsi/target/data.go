@@ -8,11 +8,11 @@ import (
 )
 
 // writeCommand takes a write with data that comes unasked: immediate data, and Data-Out that follows.
-func (c *conn) writeCommand(t *task, cmd *iscsi.SCSICommand, data []byte) {
+func (c *conn) writeCommand(t *task, data []byte) {
 	s := &t.scsi
 	want := int(s.OutLen) // 0 if the device server has answered already
 	t.unsolicited = uint32(len(data))
-	if cmd.Final && len(data) >= want && !s.MayBlock {
+	if !t.due && len(data) >= want && !s.MayBlock {
 		// All of it is here, and the store takes it at once: from where it lies.
 		if want > 0 {
 			t.one[0] = data[:want]
@@ -23,11 +23,11 @@ func (c *conn) writeCommand(t *task, cmd *iscsi.SCSICommand, data []byte) {
 		return
 	}
 	if want > 0 && !c.placeUnsolicited(t, want) {
-		c.taskSetFull(t, cmd)
+		c.taskSetFull(t)
 		return
 	}
 	copyTo(t.data, 0, data)
-	if !cmd.Final {
+	if t.due {
 		t.state, t.since = taskCollecting, c.now
 		return
 	}
@@ -50,9 +50,10 @@ func (c *conn) placeUnsolicited(t *task, want int) bool {
 }
 
 // taskSetFull answers a command for which there is no memory now.
-func (c *conn) taskSetFull(t *task, cmd *iscsi.SCSICommand) {
-	if !cmd.Final {
+func (c *conn) taskSetFull(t *task) {
+	if t.due {
 		c.ses.gone.add(t.transfer.ITT)
+		t.due = false
 	}
 	c.abandon(t)
 	s := &t.scsi
@@ -72,14 +73,14 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 	if t == nil && c.ses.gone.has(d.ITT) {
 		return
 	}
-	if t != nil && t.c == c && t.aborted {
+	if t != nil && t.c == c && (t.aborted || t.full) {
 		return
 	}
 	switch {
 	case t == nil || t.c != c:
 		c.fail(fmt.Errorf("Data-Out for task %08x: no such task", d.ITT))
 		return
-	case t.state != taskCollecting:
+	case !t.due:
 		c.fail(fmt.Errorf("Data-Out for task %08x: no unsolicited data is due", d.ITT))
 		return
 	case d.TTT != iscsi.ReservedTag:
@@ -99,7 +100,10 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 		c.fetched = c.now
 	}
 	if d.Final {
-		c.collected(t)
+		t.due = false
+		if t.state == taskCollecting {
+			c.collected(t)
+		}
 	}
 }
 

@@ -18,6 +18,8 @@ const (
 	itemExecuted itemKind = iota
 	// itemGranted: the pool has filled task.wait.Bufs.
 	itemGranted
+	// itemResume: task has been held back, and may go on.
+	itemResume
 	// itemClose: the connection shall end because of err.
 	itemClose
 	// itemRetry: the session, or the connection, that a login waits for has ended.

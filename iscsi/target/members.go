@@ -281,6 +281,13 @@ func (c *conn) lateItem(it item) {
 		c.running--
 		c.reportPanic(it.task)
 		c.dropped(it.task)
+	case itemResume:
+		c.lock()
+		defer c.unlock()
+		if it.task.state == taskHeld {
+			c.running--
+			c.dropped(it.task)
+		}
 	case itemAbort:
 		c.aborts = append(c.aborts, abortSet{op: it.op}) // quiet when nothing runs any more
 	}
@@ -289,6 +296,11 @@ func (c *conn) lateItem(it item) {
 // dropTask ends a task of a connection that is gone, unless a worker has it.
 func (c *conn) dropTask(t *task) {
 	switch t.state {
+	case taskHeld:
+		if !t.device.Withdraw(&t.scsi) {
+			c.running++ // until itemResume, which is on its way: nobody else must get it
+			return
+		}
 	case taskWaiting:
 		if !c.s.c.Pool.Cancel(&t.wait) {
 			t.bufs = t.wait.Bufs // granted: the item in the inbox is not looked at any more

@@ -110,9 +110,6 @@ func (c *conn) respond(t *task) {
 	} else {
 		ses.errors.Add(1)
 	}
-	if t.sent == 0 {
-		c.releaseMemory(t)
-	}
 	t.state = taskResponding
 	ses.tasks.forget(t)
 	if t.windowed {
@@ -123,6 +120,12 @@ func (c *conn) respond(t *task) {
 	c.told = r.MaxCmdSN
 	r.Put(&c.bhs)
 	c.dm.Respond(&t.transfer, &c.bhs, data)
+	// Only now: tasks that wait for its end must not be answered before it.
+	if t.sent == 0 {
+		c.releaseMemory(t)
+	} else if !s.Mapped {
+		t.device.Release(s)
+	}
 }
 
 // taskLeft ends a task whose response has left.
@@ -149,6 +152,7 @@ func (c *conn) endTask(t *task) {
 
 func (c *conn) freeTask(t *task) {
 	c.releaseMemory(t)
+	t.due = false
 	c.ses.tasks.put(t)
 	if !t.windowed {
 		c.ses.immediate--
@@ -158,9 +162,7 @@ func (c *conn) freeTask(t *task) {
 // releaseMemory gives back what a task holds of the pool, of the session and of the store.
 func (c *conn) releaseMemory(t *task) {
 	c.abandon(t)
-	if t.scsi.Mapped {
-		t.device.Release(&t.scsi)
-	}
+	t.device.Release(&t.scsi)
 	t.scsi.In, t.scsi.Out, t.scsi.Mapped = nil, nil, false
 	if t.piece != nil {
 		c.ses.mem.put(t.piece)

@@ -16,6 +16,8 @@ type taskState uint8
 // The states of a task (the answer is due in all but the last two).
 const (
 	taskFree taskState = iota
+	// taskHeld: other tasks of the unit come first; itemResume will come.
+	taskHeld
 	// taskCollecting: unsolicited Data-Out is still to come.
 	taskCollecting
 	// taskWaiting: in the pool's queue.
@@ -49,7 +51,11 @@ type task struct {
 	// prepared: the device has prepared it, and has neither executed nor abandoned it.
 	prepared bool
 	// refused: sense answers it, whatever it is; it only waits for its unsolicited data to have come.
-	refused  bool
+	refused bool
+	// due: unsolicited Data-Out is still to come.
+	due bool
+	// full: there was no place for its unsolicited data while it is held back.
+	full     bool
 	sense    [senseSize]byte
 	panicked error
 
@@ -93,6 +99,7 @@ func (tt *taskTable) open(n int) {
 		t := &tt.tasks[i]
 		t.index = int32(i)
 		t.wait.Ready = func() { t.c.post(item{kind: itemGranted, task: t}) }
+		t.scsi.Ready = func() { t.c.post(item{kind: itemResume, task: t}) }
 		tt.free = append(tt.free, int32(i))
 	}
 }

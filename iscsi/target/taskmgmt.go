@@ -215,6 +215,11 @@ func (c *conn) abortTask(t *task) {
 	switch t.state {
 	case taskResponding:
 		return
+	case taskHeld:
+		if !t.device.Withdraw(&t.scsi) {
+			t.aborted = true // its turn has come: resumed will end it
+			return
+		}
 	case taskWaiting:
 		if !c.s.c.Pool.Cancel(&t.wait) {
 			t.aborted = true // served already: granted will end it
@@ -324,7 +329,7 @@ func (c *conn) overdue() {
 	ses := c.ses
 	for i := range ses.tasks.tasks {
 		t := &ses.tasks.tasks[i]
-		if t.c != c || t.state != taskFetching && t.state != taskCollecting {
+		if t.c != c || t.aborted || t.state != taskFetching && !t.due {
 			continue
 		}
 		// Data of others may come first on a slow link.
