@@ -12,7 +12,7 @@ func prepareReadCapacity10(_ *Device, t *Task) error {
 }
 
 // prepareReadCapacity16 answers with parameter data of SBC-3, 5.16.2. There is no protection
-// information, and LBPME is 0: no command of logical block provisioning is offered.
+// information; the lowest aligned LBA is 0.
 //
 //	0..7 last LBA  8..11 block length  12 P_TYPE PROT_EN  13 exponent  14..15 LBPME LBPRZ lowest aligned
 func prepareReadCapacity16(_ *Device, t *Task) error {
@@ -20,6 +20,9 @@ func prepareReadCapacity16(_ *Device, t *Task) error {
 	binary.BigEndian.PutUint64(b, t.lu.capacity.Load()-1)
 	binary.BigEndian.PutUint32(b[8:], uint32(t.lu.blockSize))
 	b[13] = t.lu.physicalExp
+	if t.lu.provisioned() {
+		b[14] = capacityLBPME | capacityLBPRZ
+	}
 	t.reply(b, binary.BigEndian.Uint32(t.CDB[10:]))
 	return nil
 }

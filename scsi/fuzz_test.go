@@ -2,47 +2,60 @@ package scsi
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzCDB sends any CDB with any EDTL and direction. Nothing panics, what is said of the data adds up,
-// and only the blocks that a valid write names have changed.
+// fuzzBlocks is how many blocks the fuzzed unit has.
+const fuzzBlocks = 32
+
+// FuzzCDB sends any CDB with any EDTL, direction and data, which is repeated up to EDTL. Nothing panics,
+// what is said of the data adds up, and the medium is what afterCommand says: unchanged after a refusal.
 func FuzzCDB(f *testing.F) {
 	for i := range operations {
 		op := &operations[i]
-		f.Add([]byte(op.usage), uint32(512), uint8(1), uint64(0))
+		f.Add([]byte(op.usage), uint32(512), uint8(1), uint64(0), []byte{0xff})
 		cdb := make([]byte, len(op.usage))
 		cdb[0], cdb[1] = op.opcode, byte(max(op.action, 0))
-		f.Add(cdb, uint32(4096), uint8(2), uint64(0))
+		f.Add(cdb, uint32(4096), uint8(2), uint64(0), []byte("data"))
 		cdb = append([]byte(nil), cdb...)
 		cdb[len(cdb)-2] = 255
-		f.Add(cdb, uint32(255), uint8(1), lunAt(0))
+		f.Add(cdb, uint32(255), uint8(1), lunAt(0), []byte{})
+		if op.usage[0] >= 0x80 {
+			cdb = append([]byte(nil), cdb...)
+			cdb[len(cdb)-2], cdb[13%len(cdb)], cdb[9] = 0, 2, 3
+			f.Add(cdb, uint32(1024), uint8(2), lunAt(0), []byte{0, 1})
+		}
 	}
-	f.Add(cdb10(0x2a, 0, 3, 2), uint32(1024), uint8(2), uint64(0))
-	f.Add(cdb16(0x8a, 0, 1<<55, 1), uint32(512), uint8(2), uint64(0))
-	f.Add(cdb10(0x28, 0, 3, 2), uint32(0xffffffff), uint8(3), uint64(0x4000)<<48)
-	f.Add([]byte{}, uint32(0), uint8(0), uint64(1))
-	m := newMemory(16 * 512)
-	b := newBench(f, m)
-	data := make([]byte, 64<<10)
-	for i := range data {
-		data[i] = 0xff
-	}
-	f.Fuzz(func(t *testing.T, cdb []byte, edtl uint32, direction uint8, lun uint64) {
+	f.Add(cdb10(0x2a, 0, 3, 2), uint32(1024), uint8(2), uint64(0), []byte{1})
+	f.Add(cdb16(0x8a, 0, 1<<55, 1), uint32(512), uint8(2), uint64(0), []byte{1})
+	f.Add(cdb10(0x28, 0, 3, 2), uint32(0xffffffff), uint8(3), uint64(0x4000)<<48, []byte{})
+	f.Add(cdbUnmap(40), uint32(40), uint8(2), uint64(0), unmapList(3, 7, 8, 16))
+	f.Add(cdbUnmap(40), uint32(40), uint8(2), uint64(0), unmapList(3, 7, 31, 2))
+	f.Add(compareAndWrite(4, 1), uint32(1024), uint8(2), uint64(0), []byte{7})
+	f.Add(cdb16(0x93, 9, 4, 0), uint32(0), uint8(0), uint64(0), []byte{})
+	f.Add(cdb16(0x93, 8, 4, 9), uint32(512), uint8(2), uint64(0), []byte{0})
+	f.Add(writeAtomic(4, 3), uint32(1536), uint8(2), uint64(0), []byte{1, 2, 3})
+	f.Add([]byte{}, uint32(0), uint8(0), uint64(1), []byte{})
+	s := newThin(fuzzBlocks * 512)
+	b := newBench(f, s)
+	f.Fuzz(func(t *testing.T, cdb []byte, edtl uint32, direction uint8, lun uint64, repeat []byte) {
 		if len(cdb) > MaxCDB {
 			return
 		}
-		clear(m.b)
+		data := make([]byte, 64<<10)
+		if len(repeat) > 0 {
+			copy(data, bytes.Repeat(repeat, len(data)/len(repeat)+1))
+		}
+		copy(s.b, data) // so that comparing finds equal blocks now and then
+		before := bytes.Clone(s.b)
 		r := &result{Task: Task{Nexus: b.nexus, LUN: lun, CDB: cdb, EDTL: edtl, Read: direction&1 != 0, Write: direction&2 != 0}}
 		b.do(r, data)
 		checkConsistent(t, r)
-		from, to := written(r)
-		want := make([]byte, len(m.b))
-		copy(want[from:to], data)
-		if !bytes.Equal(want, m.b) {
-			require.Equal(t, want, m.b)
+		if want := afterCommand(r, before, data); !bytes.Equal(want, s.b) {
+			require.Equal(t, want, s.b)
 		}
 		b.d.ResetLU(0, b.nexus) // starts it again
 		require.Zero(t, b.lu.held())
@@ -66,19 +79,55 @@ func checkConsistent(t *testing.T, r *result) {
 		return
 	}
 	if r.Status != CheckCondition {
-		require.Equal(t, Good, r.Status)
+		require.Contains(t, []Status{Good, ConditionMet}, r.Status)
 		require.Equal(t, r.InLen, r.InData)
 	}
 	require.Nil(t, r.lu)
 }
 
-// written is the range of bytes of the store that a command that ended well has written.
-func written(r *result) (from, to uint64) {
-	switch op, _ := lookup(r.CDB); {
-	case r.Status != Good || op == nil || r.OutLen == 0:
-	case op.access == accessWrite:
-		e := parseExtent(r.CDB)
-		return e.lba * 512, e.lba*512 + uint64(r.OutLen)
+// afterCommand is what a command has made of the medium, told apart from the code that does it.
+func afterCommand(r *result, before, data []byte) []byte {
+	if r.Status != Good || r.LUN != 0 && r.LUN != lunAt(0) {
+		return before
 	}
-	return 0, 0
+	be, cdb, b := binary.BigEndian, r.CDB, bytes.Clone(before)
+	switch cdb[0] {
+	case 0x0a:
+		copy(b[be.Uint32(cdb)&0x1fffff*512:], data[:r.OutLen])
+	case 0x2a, 0x2e, 0xaa, 0xae:
+		copy(b[be.Uint32(cdb[2:])*512:], data[:r.OutLen])
+	case 0x8a, 0x8e, 0x9c:
+		copy(b[be.Uint64(cdb[2:])*512:], data[:r.OutLen])
+	case 0x8b:
+		for i, c := range data[:r.OutLen] {
+			b[be.Uint64(cdb[2:])*512+uint64(i)] |= c
+		}
+	case 0x89:
+		copy(b[be.Uint64(cdb[2:])*512:], data[r.OutLen/2:r.OutLen])
+	case 0x41:
+		same(b, uint64(be.Uint32(cdb[2:])), uint64(be.Uint16(cdb[7:])), data[:512])
+	case 0x93:
+		block := data[:512]
+		if cdb[1]&1 != 0 {
+			block = make([]byte, 512)
+		}
+		same(b, be.Uint64(cdb[2:]), uint64(be.Uint32(cdb[10:])), block)
+	case 0x42:
+		if r.OutLen < 8 {
+			break
+		}
+		for list := data[8:min(uint32(be.Uint16(data[2:]))+8, r.OutLen)]; len(list) >= 16; list = list[16:] {
+			lba := be.Uint64(list) * 512
+			clear(b[lba : lba+uint64(be.Uint32(list[8:]))*512])
+		}
+	}
+	return b
+}
+
+// same fills blocks of b from lba on, 0 of them up to the end.
+func same(b []byte, lba, blocks uint64, block []byte) {
+	if blocks == 0 {
+		blocks = fuzzBlocks - lba
+	}
+	copy(b[lba*512:], bytes.Repeat(block, int(blocks)))
 }

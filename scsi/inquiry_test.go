@@ -88,10 +88,13 @@ func TestVitalProductData(t *testing.T) {
 			0008  OPTIMAL TRANSFER LENGTH GRANULARITY
 			00000080  MAXIMUM TRANSFER LENGTH
 			00000000  OPTIMAL TRANSFER LENGTH
-			` + zeros(48) + `  nothing of UNMAP, WRITE SAME, prefetch`,
+			` + zeros(20) + `  nothing of prefetch and UNMAP
+			0000000000020000  MAXIMUM WRITE SAME LENGTH
+			` + zeros(20) + `  nothing of WRITE ATOMIC`,
 		0xb1: `00 b1 003c  header
 			0001  MEDIUM ROTATION RATE: non-rotating
-			` + zeros(58) + `  nothing else`,
+			00 00 01  WABEREQ, WACEREQ, form factor; VBULS
+			` + zeros(55) + `  nothing else`,
 		0xb2: `00 b2 0004  header
 			00 00 00 00  THRESHOLD EXPONENT, LBPU, PROVISIONING TYPE`,
 	} {

@@ -18,6 +18,21 @@ func executeSynchronizeCache(t *Task) error {
 	return nil
 }
 
+// preparePrefetch answers CONDITION MET where all of the range, 0 blocks meaning up to the end, is in the
+// cache: a store that never blocks is one. Of another we do not know what it caches, or for how long: GOOD,
+// which says that not all is there (SBC-3, 5.8). There is no limit: nothing is read.
+func preparePrefetch(_ *Device, t *Task) error {
+	e := parseExtent(t.CDB)
+	if !t.lu.inRange(e.lba, e.blocks) {
+		return errOutOfRange
+	}
+	if !t.lu.mayBlock {
+		t.Status = ConditionMet
+	}
+	t.Done = true
+	return nil
+}
+
 // Byte 4 of START STOP UNIT (SBC-3).
 const (
 	startStart          = 0x01

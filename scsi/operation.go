@@ -159,10 +159,35 @@ var operations = [...]operation{
 		prepare: prepareVerify, execute: executeVerify,
 	},
 	{
+		name: "PRE-FETCH(10)", opcode: 0x34, action: noAction,
+		usage: "\x34\x02\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x01\x00\x00\x00\x00\xff",
+		access: accessRead, flags: needsMedium,
+		prepare: preparePrefetch,
+	},
+	{
 		name: "SYNCHRONIZE CACHE(10)", opcode: 0x35, action: noAction,
 		usage: "\x35\x02\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x05\x00\x00\x00\x00\xff",
 		access: accessWrite, flags: needsMedium | usesStore,
 		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
+	},
+	{
+		name: "READ DEFECT DATA(10)", opcode: 0x37, action: noAction,
+		usage:  "\x37\x00\x1f\x00\x00\x00\x00\xff\xff\x00",
+		access: accessRead, flags: needsMedium,
+		prepare: prepareReadDefects10, execute: executeReply,
+	},
+	{
+		name: "WRITE SAME(10)", opcode: 0x41, action: noAction,
+		usage: "\x41\xe8\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x00\x00\x00\x00\x00\xff",
+		access: accessWrite, flags: needsMedium | usesStore | touchesBlocks,
+		prepare: prepareWriteSame, execute: executeWriteSame,
+	},
+	{
+		name: "UNMAP", opcode: 0x42, action: noAction,
+		usage: "\x42\x00\x00\x00\x00\x00\x00\xff\xff\x00", ignored: "\x00\x00\x00\x00\x00\xff",
+		access: accessWrite, flags: needsMedium | usesStore | touchesBlocks,
+		offered: (*LogicalUnit).provisioned,
+		prepare: prepareUnmap, execute: executeUnmap,
 	},
 	{
 		name: "RESERVE(10)", opcode: 0x56, action: noAction,
@@ -282,11 +307,25 @@ var operations = [...]operation{
 		prepare: prepareVerify, execute: executeVerify,
 	},
 	{
+		name: "PRE-FETCH(16)", opcode: 0x90, action: noAction,
+		usage:   "\x90\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessRead, flags: needsMedium,
+		prepare: preparePrefetch,
+	},
+	{
 		name: "SYNCHRONIZE CACHE(16)", opcode: 0x91, action: noAction,
 		usage:   "\x91\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
 		access:  accessWrite, flags: needsMedium | usesStore,
 		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
+	},
+	{
+		name: "WRITE SAME(16)", opcode: 0x93, action: noAction,
+		usage:   "\x93\xe9\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		ignored: "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
+		access:  accessWrite, flags: needsMedium | usesStore | touchesBlocks,
+		prepare: prepareWriteSame, execute: executeWriteSame,
 	},
 	{
 		name: "WRITE ATOMIC(16)", opcode: 0x9c, action: noAction,
@@ -301,6 +340,12 @@ var operations = [...]operation{
 		usage:   "\x9e\x10\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
 		access:  accessAlways,
 		prepare: prepareReadCapacity16, execute: executeReply,
+	},
+	{
+		name: "GET LBA STATUS", opcode: opServiceActionIn16, action: 0x12,
+		usage:  "\x9e\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		access: accessRead, flags: needsMedium | usesStore,
+		prepare: prepareLBAStatus, execute: executeLBAStatus,
 	},
 	{
 		name: "REPORT LUNS", opcode: 0xa0, action: noAction,
@@ -347,6 +392,12 @@ var operations = [...]operation{
 		ignored: "\x01\x00\x00\x00\x00\x00\x00\x00\x00\xff",
 		access:  accessRead, flags: needsMedium | usesStore | touchesBlocks,
 		prepare: prepareVerify, execute: executeVerify,
+	},
+	{
+		name: "READ DEFECT DATA(12)", opcode: 0xb7, action: noAction,
+		usage:  "\xb7\x1f\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		access: accessRead, flags: needsMedium,
+		prepare: prepareReadDefects12, execute: executeReply,
 	},
 }
 

@@ -99,7 +99,7 @@ func TestReportOfUnknownOpcodes(t *testing.T) {
 	for options := byte(1); options <= 3; options++ {
 		assert.Equal(t, none, reportOpcodes(b, options, 0x42, 0).data)
 	}
-	assert.Equal(t, none, reportOpcodes(b, 2, 0x9e, 0x12).data)
+	assert.Equal(t, none, reportOpcodes(b, 2, 0x9e, 0x13).data)
 	assert.Equal(t, none, reportOpcodes(b, 2, 0x9e, 0x110).data, "not cut to 8 bits")
 	assert.Equal(t, none, reportOpcodes(b, 3, 0x28, 1).data)
 	assert.Equal(t, "5/24/00", reportOpcodes(b, 4, 0x28, 0).sense())

@@ -27,12 +27,16 @@ type LogicalUnit struct {
 	number   int
 	store    backstore.Store
 	mapper   backstore.Mapper // nil unless reads can point at the store's memory
+	zeroer   backstore.Zeroer
+	extenter backstore.Extenter
+	unmapper backstore.Unmapper // nil unless the unit is thin provisioned
 	identity [sha256.Size]byte
 
 	blockSize   uint64
 	maxBlocks   uint64 // of one command
 	atomic      atomicLimits
-	physicalExp uint8 // physical blocks are 1<<physicalExp logical ones
+	unmapUnit   uint64 // blocks that the store gives back together
+	physicalExp uint8  // physical blocks are 1<<physicalExp logical ones
 	readOnly    bool
 	writeCache  bool
 	mayBlock    bool
@@ -93,6 +97,7 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 	if lu.maxBlocks == 0 {
 		return nil, fmt.Errorf("block size %d above the largest transfer, %d bytes", c.BlockSize, d.config.MaxTransfer)
 	}
+	lu.setProvisioning(info)
 	lu.setAtomicLimits(info.AtomicBytes, info.Volatile)
 	if err := lu.measure(); err != nil {
 		return nil, err

@@ -40,14 +40,18 @@ func (d *Device) vpd(t *Task, page byte) []byte {
 	case vpdCharacteristic: // SBC-3, 6.5.2
 		body = make([]byte, 60)
 		body[1] = 0x01 // MEDIUM ROTATION RATE 0001h: non-rotating
-	case vpdProvisioning: // SBC-3, 6.5.4: no provisioning command, nothing claimed
-		body = make([]byte, 4)
+		body[4] = 0x01 // VBULS: VERIFY reads what is unmapped as zeros
+	case vpdProvisioning:
+		body = t.lu.provisioning()
 	default:
 		return nil
 	}
 	b := binary.BigEndian.AppendUint16([]byte{0, page}, uint16(len(body)))
 	return append(b, body...)
 }
+
+// unmapAligned is UGAVALID with an UNMAP GRANULARITY ALIGNMENT of 0: the store's units begin at its start.
+const unmapAligned = 0x80000000
 
 // blockLimits makes the body of the Block Limits page (SBC-3, 6.5.3; from ATOMIC on SBC-4). What it says is
 // what the commands enforce. Zero limits are commands that are not supported, or no limit.
@@ -61,6 +65,13 @@ func (lu *LogicalUnit) blockLimits() []byte {
 	b[1] = byte(lu.maxCompare())
 	be.PutUint16(b[2:], 1<<lu.physicalExp) // OPTIMAL TRANSFER LENGTH GRANULARITY
 	be.PutUint32(b[4:], uint32(lu.maxBlocks))
+	if lu.provisioned() {
+		be.PutUint32(b[16:], maxUnmapBlocks)
+		be.PutUint32(b[20:], maxUnmapDescriptors)
+		be.PutUint32(b[24:], uint32(lu.unmapUnit))
+		be.PutUint32(b[28:], unmapAligned)
+	}
+	be.PutUint64(b[32:], lu.maxWriteSame())
 	if lu.writesAtomic() {
 		be.PutUint32(b[40:], uint32(lu.atomic.most))
 		be.PutUint32(b[44:], uint32(lu.atomic.unit))
