@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
@@ -17,12 +18,17 @@ const (
 	minBurst      = 512       // MaxBurstLength and FirstBurstLength (RFC 7143, 13.13 and 13.14)
 	maxBurst      = 1<<24 - 1 // the same
 	maxSessions   = 4096
+	maxPeerConns  = 4 * maxSessions // a session has at most 4
+	maxLogins     = 1024
 	maxCommands   = 128 // the target engine's largest window
 	minTransfer   = 64 << 10
 	maxTransfer   = 64 << 20
 	minBuffers    = 1 << 20
 	maxBuffers    = 1 << 40
 	maxAliasBytes = 255 // the longest text value (RFC 7143, 6.1)
+
+	minLoginTimeout = time.Second
+	maxLoginTimeout = 5 * time.Minute
 )
 
 // nameChars are what the name of a store is made of.
@@ -192,6 +198,12 @@ func list(names []string) string {
 
 func (k *checker) limits(l *Limits) {
 	k.within("limits/sessions", int64(l.Sessions), 1, maxSessions)
+	k.within("limits/sessions_per_initiator", int64(l.SessionsPerInitiator), 0, maxSessions)
+	k.within("limits/connections_per_address", int64(l.ConnectionsPerAddress), 0, maxPeerConns)
+	k.within("limits/logins", int64(l.Logins), 1, maxLogins)
+	if t := l.LoginTimeout; t < minLoginTimeout || t > maxLoginTimeout {
+		k.failf("limits/login_timeout", "%v is not between %v and %v", t, minLoginTimeout, maxLoginTimeout)
+	}
 	k.within("limits/commands_per_session", int64(l.CommandsPerSession), 1, maxCommands)
 	buffers := k.within("limits/buffers", l.Buffers, minBuffers, maxBuffers)
 	transfer := k.within("limits/max_transfer", l.MaxTransfer, minTransfer, maxTransfer)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/conf"
@@ -33,7 +34,10 @@ func TestDefaults(t *testing.T) {
 		Targets: []conf.Target{{
 			Name: "iqn.2026-01.example:a", LUNs: []conf.LUN{{Store: "vm1", BlockSize: 512}}, Negotiate: iscsi.DefaultConfig(),
 		}},
-		Limits: conf.Limits{Sessions: 64, CommandsPerSession: 128, Buffers: 64 << 20, MaxTransfer: 4 << 20},
+		Limits: conf.Limits{
+			Sessions: 64, Logins: 64, LoginTimeout: 15 * time.Second,
+			CommandsPerSession: 128, Buffers: 64 << 20, MaxTransfer: 4 << 20,
+		},
 	}, c)
 	require.NoError(t, c.Check())
 }
@@ -64,7 +68,7 @@ targets:
     luns:
       3: zero
     max_burst: 4096
-limits: {sessions: 2, commands_per_session: 16, buffers: 512MiB, max_transfer: 1MiB}
+limits: {sessions: 2, sessions_per_initiator: 1, connections_per_address: 4, logins: 8, login_timeout: 2500ms, commands_per_session: 16, buffers: 512MiB, max_transfer: 1MiB}
 `))
 	require.NoError(t, err)
 	no := false
@@ -92,7 +96,10 @@ limits: {sessions: 2, commands_per_session: 16, buffers: 512MiB, max_transfer: 1
 			},
 			{Name: "iqn.2026-01.example:disk1.luns", LUNs: []conf.LUN{{Number: 3, Store: "zero", BlockSize: 512}}, Negotiate: second},
 		},
-		Limits: conf.Limits{Sessions: 2, CommandsPerSession: 16, Buffers: 512 << 20, MaxTransfer: 1 << 20},
+		Limits: conf.Limits{
+			Sessions: 2, SessionsPerInitiator: 1, ConnectionsPerAddress: 4, Logins: 8, LoginTimeout: 2500 * time.Millisecond,
+			CommandsPerSession: 16, Buffers: 512 << 20, MaxTransfer: 1 << 20,
+		},
 	}, c)
 }
 
@@ -221,6 +228,10 @@ func TestMistakes(t *testing.T) {
 		target("auht: {user: x}"):                                                   "auht: unknown key; there are alias, luns, allow",
 		small + "limits: {buffers: 64 MB}\n":                                        `limits/buffers: "64 MB" is not a size`,
 		small + "limits: {buffers: 6MiB}\n":                                         "limits/max_transfer: 4194304 bytes do not fit in half of limits.buffers, which is 6291456",
+		small + "limits: {login_timeout: 15}\n":                                     `limits/login_timeout: want a time, as 15s or 500ms, and not 15`,
+		small + "limits: {login_timeout: 1h}\n":                                     "limits/login_timeout: 1h0m0s is not between 1s and 5m0s",
+		small + "limits: {logins: 0}\n":                                             "limits/logins: 0 is not between 1 and 1024",
+		small + "limits: {sessions_per_initiator: 5000}\n":                          "limits/sessions_per_initiator: 5000 is not between 0 and 4096",
 		small + "limits: {commands_per_session: 129}":                               "commands_per_session: 129 is not between 1 and 128",
 		small + "limits: &x {sessions: 3}\n":                                        "limits: want keys and values, and not an anchor, alias or tag",
 		"version: !!int 1":                                                          "anchor, alias or tag",
@@ -232,6 +243,16 @@ func TestMistakes(t *testing.T) {
 			var errs conf.Errors
 			assert.ErrorAs(t, err, &errs)
 		}
+	}
+}
+
+func TestNoPeerGetsAllSessions(t *testing.T) {
+	for _, r := range []struct{ sessions, initiator, address, wantInitiator, wantAddress int }{
+		{64, 0, 0, 32, 32}, {1, 0, 0, 1, 1}, {10, 0, 0, 8, 8}, {4096, 0, 0, 2048, 2048}, {64, 64, 1, 64, 1},
+	} {
+		l := conf.Limits{Sessions: r.sessions, SessionsPerInitiator: r.initiator, ConnectionsPerAddress: r.address}
+		i, a := l.Shares()
+		assert.Equal(t, []int{r.wantInitiator, r.wantAddress}, []int{i, a}, "%+v", r)
 	}
 }
 

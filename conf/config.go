@@ -1,10 +1,12 @@
 package conf
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
@@ -22,7 +24,20 @@ const (
 	DefaultCommands    = 128 // of a session
 	DefaultBlockSize   = 512 // bytes
 	DefaultPort        = 3260
+	DefaultLogins      = 64
+
+	DefaultLoginTimeout = 15 * time.Second
 )
+
+// smallShare is how many sessions one peer may have in any case, unless the configuration says otherwise.
+const smallShare = 8
+
+// Shares are what one initiator name may have of sessions, and one address of connections. Where the configuration
+// does not say it is half of Sessions, so that no peer shuts out all others.
+func (l *Limits) Shares() (perInitiator, perAddress int) {
+	share := max(l.Sessions/2, min(l.Sessions, smallShare))
+	return cmp.Or(l.SessionsPerInitiator, share), cmp.Or(l.ConnectionsPerAddress, share)
+}
 
 // Config is what a daemon serves.
 type Config struct {
@@ -92,7 +107,14 @@ type LUN struct {
 
 // Limits bound what clients can use up.
 type Limits struct {
-	Sessions           int
+	Sessions int
+	// SessionsPerInitiator and ConnectionsPerAddress bound what one initiator name, and one address (of IPv6: one
+	// /64), has of them; 0: see Shares.
+	SessionsPerInitiator  int
+	ConnectionsPerAddress int
+	// Logins bounds connections that have not logged in yet, LoginTimeout how long they may take.
+	Logins             int
+	LoginTimeout       time.Duration
 	CommandsPerSession int
 	Buffers            int64 // bytes, for the data of commands
 	MaxTransfer        int64 // bytes of one command
@@ -104,8 +126,9 @@ func Default() *Config {
 		Version: Version,
 		Portals: []Portal{{Listen: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), DefaultPort), Provider: ProviderAuto}},
 		Limits: Limits{
-			Sessions: DefaultSessions, CommandsPerSession: DefaultCommands,
-			Buffers: DefaultBuffers, MaxTransfer: DefaultMaxTransfer,
+			Sessions: DefaultSessions, Logins: DefaultLogins, LoginTimeout: DefaultLoginTimeout,
+			CommandsPerSession: DefaultCommands,
+			Buffers:            DefaultBuffers, MaxTransfer: DefaultMaxTransfer,
 		},
 	}
 }

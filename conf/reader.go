@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
@@ -191,6 +192,19 @@ func (r *reader) number(to *int) func(ast.Node, string) {
 			return
 		}
 		*to = int(v)
+	}
+}
+
+// duration reads a time; what it may be is checked later.
+func (r *reader) duration(to *time.Duration) func(ast.Node, string) {
+	return func(n ast.Node, path string) {
+		s, _ := r.scalar(n)
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			r.wrong(n, path, "a time, as 15s or 500ms")
+			return
+		}
+		*to = d
 	}
 }
 

@@ -160,6 +160,10 @@ func (r *reader) lun(p pair, t *Target) {
 func (r *reader) limits(n ast.Node, path string, l *Limits) {
 	r.fields(n, path,
 		field{"sessions", r.number(&l.Sessions)},
+		field{"sessions_per_initiator", r.number(&l.SessionsPerInitiator)},
+		field{"connections_per_address", r.number(&l.ConnectionsPerAddress)},
+		field{"logins", r.number(&l.Logins)},
+		field{"login_timeout", r.duration(&l.LoginTimeout)},
 		field{"commands_per_session", r.number(&l.CommandsPerSession)},
 		field{"buffers", r.size(func(v int64) { l.Buffers = v })},
 		field{"max_transfer", r.size(func(v int64) { l.MaxTransfer = v })},

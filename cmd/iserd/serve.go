@@ -131,9 +131,12 @@ func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(is
 	if s.pool, err = arena.New(c.Limits.Buffers); err != nil {
 		return nil, fmt.Errorf("limits.buffers: %w", err)
 	}
+	perInitiator, perAddress := c.Limits.Shares()
 	s.server = target.New(target.Config{
 		Pool: s.pool, Log: log,
-		MaxSessions: c.Limits.Sessions, Window: c.Limits.CommandsPerSession, MaxTransfer: uint32(c.Limits.MaxTransfer),
+		MaxSessions: c.Limits.Sessions, MaxInitiatorSessions: perInitiator, MaxPeerConnections: perAddress,
+		MaxLogins: c.Limits.Logins, LoginTimeout: c.Limits.LoginTimeout,
+		Window: c.Limits.CommandsPerSession, MaxTransfer: uint32(c.Limits.MaxTransfer),
 		Discovery: c.Discovery.Auth, NoDiscovery: c.Discovery.Disabled,
 	})
 	if err := s.addTargets(c); err != nil {

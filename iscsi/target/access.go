@@ -96,3 +96,16 @@ func addrOf(a net.Addr) netip.Addr {
 	ap, _ := addrPort(a.String())
 	return ap.Addr()
 }
+
+// peerBits is how much of an IPv6 address tells peers apart: who has one address of a /64 has all.
+const peerBits = 64
+
+// peerNet is whom limits count an address for.
+func peerNet(a netip.Addr) netip.Prefix {
+	bits := a.BitLen()
+	if a.Is6() && !a.IsLinkLocalUnicast() { // all link-local addresses share one /64
+		bits = peerBits
+	}
+	p, _ := a.Prefix(bits) // the zero one of what is no address
+	return p
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"runtime/debug"
 	"time"
 
@@ -73,7 +74,9 @@ type conn struct {
 	dm     iscsi.TargetDatamover
 	traits iscsi.Traits
 	log    logrus.FieldLogger
-	inbox  inbox
+	// peerNet is whom limits count the connection for.
+	peerNet netip.Prefix
+	inbox   inbox
 
 	state  connState
 	now    time.Time // of this round
@@ -123,9 +126,11 @@ func newConn(s *Server, p *portal, dm iscsi.TargetDatamover) *conn {
 	c := &conn{s: s, portal: p, dm: dm, traits: dm.Traits(), log: s.log}
 	c.inbox.bell = make(chan struct{}, 1)
 	c.events = make([]iscsi.Event, loginEvents)
+	peer := addrOf(dm.RemoteAddr())
+	c.peerNet = peerNet(peer)
 	c.login = login{
 		traits: c.traits, tag: p.config.Tag, find: s.find, live: s.live,
-		peer: addrOf(dm.RemoteAddr()), noDiscovery: s.c.NoDiscovery,
+		peer: peer, noDiscovery: s.c.NoDiscovery,
 		auth: authenticator{want: s.c.Discovery, challenger: s.challenger},
 	}
 	return c

@@ -41,6 +41,7 @@ func (p *pdu) op() iscsi.Opcode { return iscsi.OpcodeOf(&p.bhs) }
 type fakeDM struct {
 	traits iscsi.Traits
 	local  net.Addr
+	remote net.Addr
 
 	mu       sync.Mutex
 	cond     sync.Cond
@@ -80,6 +81,7 @@ func newFakeDM(tr iscsi.Traits) *fakeDM {
 	d := &fakeDM{
 		traits: tr, memory: make(map[uint32][]byte), gets: make(map[uint32]*fakeGet),
 		busy: make(map[*iscsi.Transfer]bool), local: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 3260},
+		remote: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 40000},
 	}
 	d.cond.L = &d.mu
 	return d
@@ -87,9 +89,7 @@ func newFakeDM(tr iscsi.Traits) *fakeDM {
 
 func (d *fakeDM) Traits() iscsi.Traits { return d.traits }
 func (d *fakeDM) LocalAddr() net.Addr  { return d.local }
-func (d *fakeDM) RemoteAddr() net.Addr {
-	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 40000}
-}
+func (d *fakeDM) RemoteAddr() net.Addr { return d.remote }
 
 func (d *fakeDM) Wait(evs []iscsi.Event, deadline time.Time) (int, error) {
 	d.mu.Lock()
@@ -377,7 +377,16 @@ func newBench(t testing.TB, bc benchConfig) *bench {
 // connect starts a connection on a fake datamover.
 func (b *bench) connect(tr iscsi.Traits) *fakeDM {
 	b.t.Helper()
+	return b.connectFrom(tr, nil)
+}
+
+// connectFrom is connect from another address.
+func (b *bench) connectFrom(tr iscsi.Traits, ip net.IP) *fakeDM {
+	b.t.Helper()
 	dm := newFakeDM(tr)
+	if ip != nil {
+		dm.remote = &net.TCPAddr{IP: ip, Port: 40000}
+	}
 	b.mu.Lock()
 	b.fakes = append(b.fakes, dm)
 	b.mu.Unlock()

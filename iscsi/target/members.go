@@ -106,6 +106,9 @@ func (s *Server) join(ses *session, c *conn) (wait bool, err error) {
 		if others >= int(ses.params.MaxConnections) {
 			return false, refusal(iscsi.LoginTooManyConns, "session %d has %d connections already", ses.tsih, others)
 		}
+		if err := s.peerRoomLocked(c); err != nil && !wait {
+			return false, err
+		}
 		mine = len(ses.members)
 		ses.members = append(ses.members, member{c: c})
 	}

@@ -29,6 +29,9 @@ type Config struct {
 	Log logrus.FieldLogger
 	// MaxSessions bounds sessions in full-feature phase, MaxLogins connections before it. 0: 64, 64.
 	MaxSessions, MaxLogins int
+	// MaxInitiatorSessions bounds the sessions of one initiator name, MaxPeerConnections the connections in
+	// full-feature phase from one address (of IPv6, from one /64). 0: no bound of their own.
+	MaxInitiatorSessions, MaxPeerConnections int
 	// Window is the largest command window of a session, 1 to 128; 0 means 128.
 	Window int
 	// MaxTransfer bounds a command's data, in bytes; 0 means 4 MiB.

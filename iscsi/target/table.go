@@ -1,6 +1,7 @@
 package target
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -30,8 +31,8 @@ func (s *Server) claim(ses *session, c *conn) (wait bool, err error) {
 			return true, nil
 		}
 	}
-	if len(s.sessions) >= s.c.MaxSessions {
-		return false, refusal(iscsi.LoginOutOfResources, "%d sessions already", len(s.sessions))
+	if err := s.roomLocked(ses.initiator, c); err != nil {
+		return false, err
 	}
 	for {
 		s.lastTSIH++ // 0 means "no session yet" (RFC 7143, 11.12.6)
@@ -80,23 +81,73 @@ func (s *Server) sessionsOfLocked(t *Target) []*session {
 	return list
 }
 
-// admit takes up a connection that has not logged in. When there are MaxLogins of them the oldest has to
-// go: honest logins take milliseconds, and silent peers must not keep them out (LG-05 of the field
-// reports). It returns false if the server shuts down.
+// admit takes up a connection that has not logged in. When there are MaxLogins of them one has to go: honest
+// logins take milliseconds, and silent peers must not keep them out (LG-05 of the field reports). It is the oldest of
+// the peer that has the most, so that one that floods us crowds out itself (SE-13). It returns false if the
+// server shuts down, or if so many are still being closed that this one has to go at once.
 func (s *Server) admit(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing {
+	if s.closing || len(s.conns) >= s.c.MaxSessions*maxConnections+2*s.c.MaxLogins {
 		return false
 	}
 	for len(s.logins) >= s.c.MaxLogins {
-		s.logins[0].post(item{kind: itemClose, err: errCrowdedOut})
-		s.logins = slices.Delete(s.logins, 0, 1)
+		i := s.crowdingLocked(c.peerNet)
+		s.logins[i].post(item{kind: itemClose, err: errCrowdedOut})
+		s.logins = slices.Delete(s.logins, i, i+1)
 	}
 	s.logins = append(s.logins, c)
 	s.conns[c] = struct{}{}
 	s.wg.Add(1)
 	return true
+}
+
+// crowdingLocked is the index of the login that has to go for one from a peer.
+func (s *Server) crowdingLocked(newcomer netip.Prefix) int {
+	counts := map[netip.Prefix]int{newcomer: 1}
+	most := 0
+	for _, c := range s.logins {
+		counts[c.peerNet]++
+		most = max(most, counts[c.peerNet])
+	}
+	return slices.IndexFunc(s.logins, func(c *conn) bool { return counts[c.peerNet] == most })
+}
+
+// roomLocked refuses a session for which there is no room.
+func (s *Server) roomLocked(initiator iscsi.Name, c *conn) error {
+	if len(s.sessions) >= s.c.MaxSessions {
+		return refusal(iscsi.LoginOutOfResources, "%d sessions already", len(s.sessions))
+	}
+	n := 0
+	for _, ses := range s.sessions {
+		if ses.initiator == initiator {
+			n++
+		}
+	}
+	if limit := s.c.MaxInitiatorSessions; limit > 0 && n >= limit {
+		return refusal(iscsi.LoginOutOfResources, "%d sessions of %s already", n, initiator)
+	}
+	return s.peerRoomLocked(c)
+}
+
+// peerRoomLocked refuses a connection from an address that has enough.
+func (s *Server) peerRoomLocked(c *conn) error {
+	limit := s.c.MaxPeerConnections
+	if limit <= 0 {
+		return nil
+	}
+	n := 0
+	for _, ses := range s.sessions {
+		for _, m := range ses.members {
+			if m.c != c && m.c.peerNet == c.peerNet {
+				n++
+			}
+		}
+	}
+	if n >= limit {
+		return refusal(iscsi.LoginOutOfResources, "%d connections from %v already", n, c.peerNet)
+	}
+	return nil
 }
 
 // entered notes that c is no pre-login connection any more.
