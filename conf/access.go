@@ -178,12 +178,15 @@ func (k *checker) secrets(c *Config) {
 	}
 }
 
-// unproved lists what can be used by who proves nothing: targets and "discovery". A name or an address
+// unproved lists what can be used through a portal group by who proves nothing: targets and "discovery". A name or an address
 // is no proof: anybody can say the one, and the other is the network's word.
-func (c *Config) unproved() []string {
+func (c *Config) unproved(group int) []string {
 	var list []string
 	for i := range c.Targets {
 		t := &c.Targets[i]
+		if !t.served(group) {
+			continue
+		}
 		others := len(t.Allow) > 0 || len(t.Initiators) == 0 // those without an entry may log in too
 		open := others && t.Auth == nil
 		for _, in := range t.Initiators {

@@ -44,7 +44,8 @@ func (c *Config) Check() error {
 
 // A checker collects what is wrong.
 type checker struct {
-	errs Errors
+	errs  Errors
+	known map[int]bool // portal groups
 }
 
 func (k *checker) failf(path, format string, args ...any) {
@@ -76,6 +77,7 @@ func (k *checker) portals(c *Config) {
 	if len(c.Portals) == 0 {
 		k.failf("portals", "empty: name at least one, as `- {listen: \"127.0.0.1:3260\"}`")
 	}
+	k.known = make(map[int]bool)
 	providers := []string{ProviderAuto, ProviderVerbs, ProviderRoCE, ProviderTCP}
 	for i, p := range c.Portals {
 		path := fmt.Sprintf("portals/%d", i)
@@ -83,10 +85,12 @@ func (k *checker) portals(c *Config) {
 			k.failf(path, "no listen address; give listen: \"127.0.0.1:3260\"")
 			continue
 		}
+		k.known[p.Group] = true
+		k.within(path+"/group", int64(p.Group), 1, maxGroup)
 		if !slices.Contains(providers, p.Provider) {
 			k.failf(path+"/provider", "%q is not one of auto, verbs, roce, tcp", p.Provider)
 		}
-		if open := c.unproved(); !p.Listen.Addr().Unmap().IsLoopback() && !c.Insecure && len(open) > 0 {
+		if open := c.unproved(p.Group); !p.Listen.Addr().Unmap().IsLoopback() && !c.Insecure && len(open) > 0 {
 			k.failf(path+"/listen", "other hosts can reach %v, and nobody who does has to prove who they are: %s; "+
 				"give auth: {user: NAME, secret_file: PATH} (on the command line --user and --secret-file), listen on 127.0.0.1, or set insecure: true if the network is trusted",
 				p.Listen, some(open))
@@ -142,7 +146,7 @@ func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string
 	if len(t.Alias) > maxAliasBytes {
 		k.failf(path+"/alias", "%d bytes; at most %d", len(t.Alias), maxAliasBytes)
 	}
-	if len(t.LUNs) == 0 {
+	if len(t.LUNs) == 0 && (t.Redirect == nil || len(t.Redirect.Groups) > 0) {
 		k.failf(path, "no logical units; give luns: {0: STORE}")
 	}
 	numbers := map[int]bool{}
@@ -150,7 +154,10 @@ func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string
 		k.lun(fmt.Sprintf("%s/luns/%d", path, l.Number), l, numbers, stores)
 	}
 	k.access(path, t)
+	k.groups(path+"/groups", t.Groups)
+	k.redirect(path+"/redirect", t.Redirect)
 	n := &t.Negotiate
+	k.within(path+"/max_connections", int64(n.MaxConnections), 1, maxConnections)
 	first := k.within(path+"/first_burst", int64(n.FirstBurstLength), minBurst, maxBurst)
 	most := k.within(path+"/max_burst", int64(n.MaxBurstLength), minBurst, maxBurst)
 	if first && most && n.FirstBurstLength > n.MaxBurstLength {

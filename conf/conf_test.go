@@ -29,10 +29,10 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &conf.Config{
 		Version:    1,
-		Portals:    []conf.Portal{{Listen: netip.MustParseAddrPort("127.0.0.1:3260"), Provider: "auto"}},
+		Portals:    []conf.Portal{{Listen: netip.MustParseAddrPort("127.0.0.1:3260"), Provider: "auto", Group: 1}},
 		Backstores: []conf.Backstore{{Name: "vm1", Type: "ram", Options: backstore.Options{"size": "1MiB"}}},
 		Targets: []conf.Target{{
-			Name: "iqn.2026-01.example:a", LUNs: []conf.LUN{{Store: "vm1", BlockSize: 512}}, Negotiate: iscsi.DefaultConfig(),
+			Name: "iqn.2026-01.example:a", LUNs: []conf.LUN{{Store: "vm1", BlockSize: 512}}, Negotiate: conf.DefaultNegotiate(),
 		}},
 		Limits: conf.Limits{
 			Sessions: 64, Logins: 64, LoginTimeout: 15 * time.Second,
@@ -72,16 +72,16 @@ limits: {sessions: 2, sessions_per_initiator: 1, connections_per_address: 4, log
 `))
 	require.NoError(t, err)
 	no := false
-	first, second := iscsi.DefaultConfig(), iscsi.DefaultConfig()
+	first, second := conf.DefaultNegotiate(), conf.DefaultNegotiate()
 	first.InitialR2T, first.ImmediateData, first.FirstBurstLength, first.MaxBurstLength = &no, false, 128<<10, 256<<10
 	second.FirstBurstLength, second.MaxBurstLength = 4096, 4096
 	require.Equal(t, &conf.Config{
 		Version: 1, Insecure: true, StateDir: "/var/lib/iserd",
 		Portals: []conf.Portal{
-			{Listen: netip.MustParseAddrPort("0.0.0.0:3260"), Provider: "verbs", Advertise: netip.MustParseAddrPort("192.0.2.7:3260")},
-			{Listen: netip.MustParseAddrPort("[::1]:3260"), Provider: "auto"},
-			{Listen: netip.MustParseAddrPort("[::1]:0"), Provider: "tcp"},
-			{Listen: netip.MustParseAddrPort("[::1]:0"), Provider: "tcp"},
+			{Listen: netip.MustParseAddrPort("0.0.0.0:3260"), Provider: "verbs", Advertise: netip.MustParseAddrPort("192.0.2.7:3260"), Group: 1},
+			{Listen: netip.MustParseAddrPort("[::1]:3260"), Provider: "auto", Group: 1},
+			{Listen: netip.MustParseAddrPort("[::1]:0"), Provider: "tcp", Group: 1},
+			{Listen: netip.MustParseAddrPort("[::1]:0"), Provider: "tcp", Group: 1},
 		},
 		Backstores: []conf.Backstore{
 			{Name: "vm-1", Type: "file", Options: backstore.Options{"path": "/srv/a.img", "size": "64GiB", "sync": "fua", "direct": "yes", "readonly": "true"}},
@@ -109,7 +109,7 @@ func TestExampleFile(t *testing.T) {
 	d := conf.Default()
 	assert.Equal(t, d.Limits, c.Limits, "what the example calls defaults")
 	assert.Equal(t, d.Portals, c.Portals)
-	assert.Equal(t, iscsi.DefaultConfig(), c.Targets[0].Negotiate)
+	assert.Equal(t, conf.DefaultNegotiate(), c.Targets[0].Negotiate)
 	b, err := os.ReadFile("../docs/iserd.yaml")
 	require.NoError(t, err)
 	for _, typ := range backstore.Types() {
@@ -124,7 +124,7 @@ func TestExampleFile(t *testing.T) {
 func TestErrorsShowTheirPlace(t *testing.T) {
 	for _, c := range []struct{ name, yaml, want string }{
 		{"unknown key", "version: 1\nportals:\n- {lisen: \"127.0.0.1:1\"}\n", `
-x.yaml:3:4: portals/0/lisen: unknown key; there are listen, provider, advertise, external
+x.yaml:3:4: portals/0/lisen: unknown key; there are listen, provider, advertise, group, external
      1 | version: 1
      2 | portals:
 >    3 | - {lisen: "127.0.0.1:1"}

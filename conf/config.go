@@ -70,6 +70,8 @@ type Portal struct {
 	Provider string
 	// Advertise is what discovery answers instead of the address that was connected to; zero: nothing.
 	Advertise netip.AddrPort
+	// Group is the tag of its portal group, 1 to 65535.
+	Group int
 	// External is what peers see the listen address as (NAT, published ports): RoCE's checksum covers addresses.
 	// Zero: the same.
 	External netip.Addr
@@ -93,7 +95,10 @@ type Target struct {
 	AllowFrom  []netip.Prefix
 	Initiators []Initiator
 	// Auth is what initiators without an entry have to prove; nil: nothing.
-	Auth      *chap.Credentials
+	Auth *chap.Credentials
+	// Groups are the portal groups through which it is served and seen; empty: all.
+	Groups    []int
+	Redirect  *Redirect // nil: it is here
 	Negotiate iscsi.Config
 }
 
@@ -120,11 +125,18 @@ type Limits struct {
 	MaxTransfer        int64 // bytes of one command
 }
 
+// DefaultNegotiate is what a target answers at login unless told otherwise.
+func DefaultNegotiate() iscsi.Config {
+	c := iscsi.DefaultConfig()
+	c.MaxConnections = DefaultMaxConnections
+	return c
+}
+
 // Default is a configuration without stores and targets: one portal, for this host only.
 func Default() *Config {
 	return &Config{
 		Version: Version,
-		Portals: []Portal{{Listen: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), DefaultPort), Provider: ProviderAuto}},
+		Portals: []Portal{{Listen: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), DefaultPort), Provider: ProviderAuto, Group: DefaultGroup}},
 		Limits: Limits{
 			Sessions: DefaultSessions, Logins: DefaultLogins, LoginTimeout: DefaultLoginTimeout,
 			CommandsPerSession: DefaultCommands,

@@ -52,11 +52,12 @@ func (r *reader) config(n ast.Node) *Config {
 }
 
 func (r *reader) portal(n ast.Node, path string) Portal {
-	p := Portal{Provider: ProviderAuto}
+	p := Portal{Provider: ProviderAuto, Group: DefaultGroup}
 	r.fields(n, path,
 		field{"listen", r.address(&p.Listen)},
 		field{"provider", r.text(&p.Provider)},
 		field{"advertise", r.address(&p.Advertise)},
+		field{"group", r.number(&p.Group)},
 		field{"external", r.ip(&p.External)},
 	)
 	return p
@@ -106,7 +107,8 @@ func (r *reader) backstore(p pair) Backstore {
 }
 
 func (r *reader) target(p pair) Target {
-	t := Target{Name: iscsi.Name(p.key), Negotiate: iscsi.DefaultConfig()}
+	t := Target{Name: iscsi.Name(p.key), Negotiate: DefaultNegotiate()}
+	connections := DefaultMaxConnections
 	burst := func(to *uint32) func(int64) {
 		return func(v int64) { *to = uint32(min(v, math.MaxUint32)) } // too much either way
 	}
@@ -126,11 +128,15 @@ func (r *reader) target(p pair) Target {
 				r.initiator(i, &t)
 			}
 		}},
+		field{"groups", r.numbers(&t.Groups)},
+		field{"redirect", r.redirect(&t.Redirect)},
 		field{"initial_r2t", r.flag(func(v bool) { t.Negotiate.InitialR2T = &v })},
 		field{"immediate_data", r.flag(func(v bool) { t.Negotiate.ImmediateData = v })},
 		field{"first_burst", r.size(burst(&t.Negotiate.FirstBurstLength))},
 		field{"max_burst", r.size(burst(&t.Negotiate.MaxBurstLength))},
+		field{"max_connections", r.number(&connections)},
 	)
+	t.Negotiate.MaxConnections = uint32(connections)
 	if r.at[join(p.path, "first_burst")] == nil { // the default follows a small max_burst
 		t.Negotiate.FirstBurstLength = min(t.Negotiate.FirstBurstLength, t.Negotiate.MaxBurstLength)
 	}

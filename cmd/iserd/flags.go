@@ -71,7 +71,7 @@ func (f *flags) configuration() (*conf.Config, error) {
 		if err != nil {
 			return nil, usagef("--listen: %w", err)
 		}
-		c.Portals = []conf.Portal{{Listen: listen, Provider: conf.ProviderAuto}}
+		c.Portals = []conf.Portal{{Listen: listen, Provider: conf.ProviderAuto, Group: conf.DefaultGroup}}
 	}
 	if f.provider != "" {
 		for i := range c.Portals {
@@ -100,7 +100,7 @@ func (f *flags) quick() (*conf.Config, error) {
 	t := conf.Target{
 		Name:      iscsi.Name(namePrefix + store.Type),
 		LUNs:      []conf.LUN{{Number: 0, Store: store.Name, BlockSize: conf.DefaultBlockSize}},
-		Negotiate: iscsi.DefaultConfig(),
+		Negotiate: conf.DefaultNegotiate(),
 	}
 	if f.iqn != "" {
 		name, err := iscsi.ParseName(f.iqn)

@@ -211,7 +211,10 @@ func (s *service) addTargets(c *conf.Config) error {
 
 // targetConfig is what the server is told of a target.
 func targetConfig(t *conf.Target, dev *scsi.Device) target.TargetConfig {
-	c := target.TargetConfig{Name: t.Name, Alias: t.Alias, Device: dev, Negotiate: t.Negotiate, AllowFrom: t.AllowFrom, Auth: t.Auth}
+	c := target.TargetConfig{Name: t.Name, Alias: t.Alias, Device: dev, Negotiate: t.Negotiate, AllowFrom: t.AllowFrom, Auth: t.Auth, Groups: tags(t.Groups)}
+	if r := t.Redirect; r != nil {
+		c.Redirect = &target.Redirect{To: r.To, Permanent: r.Permanent, Groups: tags(r.Groups)}
+	}
 	for _, name := range t.Allow {
 		c.Allow = append(c.Allow, string(name))
 	}
@@ -221,11 +224,20 @@ func targetConfig(t *conf.Target, dev *scsi.Device) target.TargetConfig {
 	return c
 }
 
+// tags is portal groups as the wire has them; they have been checked.
+func tags(groups []int) []uint16 {
+	var list []uint16
+	for _, g := range groups {
+		list = append(list, uint16(g))
+	}
+	return list
+}
+
 // accept hands the listeners to the server.
 func (s *service) accept() error {
 	for len(s.listeners) > 0 {
 		l := s.listeners[0]
-		if err := s.server.Serve(l.Listener, target.PortalConfig{Advertise: l.portal.Advertise}); err != nil {
+		if err := s.server.Serve(l.Listener, target.PortalConfig{Tag: uint16(l.portal.Group), Advertise: l.portal.Advertise}); err != nil {
 			return err
 		}
 		s.listeners = s.listeners[1:]

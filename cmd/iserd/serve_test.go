@@ -258,7 +258,7 @@ func TestFlags(t *testing.T) {
 	c, err := f.configuration()
 	require.NoError(t, err)
 	assert.Equal(t, []conf.Backstore{{Name: "file", Type: "file", Options: backstore.Options{"path": "/srv/a:b.img", "size": "2GiB"}}}, c.Backstores)
-	assert.Equal(t, []conf.Portal{{Listen: netip.MustParseAddrPort("[::1]:3260"), Provider: "tcp"}}, c.Portals)
+	assert.Equal(t, []conf.Portal{{Listen: netip.MustParseAddrPort("[::1]:3260"), Provider: "tcp", Group: 1}}, c.Portals)
 	target := c.Targets[0]
 	assert.Equal(t, "iqn.2026-01.example:a", string(target.Name))
 	assert.True(t, *target.Negotiate.InitialR2T)
