@@ -75,6 +75,11 @@ func (d *Device) prepare(t *Task) error {
 			return err
 		}
 	}
+	if t.lu != nil && t.lu.state.Load()&stateSanitizing != 0 && op.flags&duringSanitize == 0 {
+		if err := t.lu.sanitizeError(); err != nil {
+			return err
+		}
+	}
 	if op.flags&needsMedium != 0 && t.lu.stopped.Load() {
 		return errStopped
 	}

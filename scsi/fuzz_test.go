@@ -38,6 +38,8 @@ func FuzzCDB(f *testing.F) {
 	f.Add(cdb16(0x93, 9, 4, 0), uint32(0), uint8(0), uint64(0), []byte{})
 	f.Add(cdb16(0x93, 8, 4, 9), uint32(512), uint8(2), uint64(0), []byte{0})
 	f.Add(writeAtomic(4, 3), uint32(1536), uint8(2), uint64(0), []byte{1, 2, 3})
+	f.Add(sanitize(1, 12), uint32(12), uint8(2), uint64(0), []byte{0x82, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8})
+	f.Add(sanitize(0x82, 0), uint32(0), uint8(0), uint64(0), []byte{1})
 	f.Add([]byte{}, uint32(0), uint8(0), uint64(1), []byte{})
 	s := newThin(fuzzBlocks * 512)
 	b := newBench(f, s)
@@ -53,6 +55,7 @@ func FuzzCDB(f *testing.F) {
 		before := bytes.Clone(s.b)
 		r := &result{Task: Task{Nexus: b.nexus, LUN: lun, CDB: cdb, EDTL: edtl, Read: direction&1 != 0, Write: direction&2 != 0}}
 		b.do(r, data)
+		waitSanitized(b.lu)
 		checkConsistent(t, r)
 		if want := afterCommand(r, before, data); !bytes.Equal(want, s.b) {
 			require.Equal(t, want, s.b)
@@ -112,6 +115,14 @@ func afterCommand(r *result, before, data []byte) []byte {
 			block = make([]byte, 512)
 		}
 		same(b, be.Uint64(cdb[2:]), uint64(be.Uint32(cdb[10:])), block)
+	case 0x48:
+		switch cdb[1] & 0x1f {
+		case 1:
+			pattern := data[4 : 4+be.Uint16(data[2:])]
+			same(b, 0, 0, bytes.Repeat(pattern, 512/len(pattern)+1)[:512])
+		case 2:
+			clear(b)
+		}
 	case 0x42:
 		if r.OutLen < 8 {
 			break

@@ -91,6 +91,9 @@ func (lu *LogicalUnit) enter(p *pass) error {
 	g := &lu.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if err := lu.sanitize.errorLocked(); err != nil {
+		return err
+	}
 	g.enterLocked(lu, p)
 	return nil
 }

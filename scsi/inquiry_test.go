@@ -89,7 +89,7 @@ func TestVitalProductData(t *testing.T) {
 			00000080  MAXIMUM TRANSFER LENGTH
 			00000000  OPTIMAL TRANSFER LENGTH
 			` + zeros(20) + `  nothing of prefetch and UNMAP
-			0000000000020000  MAXIMUM WRITE SAME LENGTH
+			0000000000008000  MAXIMUM WRITE SAME LENGTH
 			` + zeros(20) + `  nothing of WRITE ATOMIC`,
 		0xb1: `00 b1 003c  header
 			0001  MEDIUM ROTATION RATE: non-rotating

@@ -60,6 +60,8 @@ const (
 	needsMedium
 	// usesStore: executing it may wait for the store.
 	usesStore
+	// duringSanitize: not refused while a sanitize operation goes on or has failed (SBC-3, 4.11).
+	duringSanitize
 	// touchesBlocks: it enters the gate with its extent (gate.go).
 	touchesBlocks
 	// runsAlone: nobody else is inside the gate with an overlapping extent.
@@ -84,7 +86,7 @@ var operations = [...]operation{
 	},
 	{
 		name: "REQUEST SENSE", opcode: 0x03, action: noAction,
-		usage: "\x03\x01\x00\x00\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention,
+		usage: "\x03\x01\x00\x00\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention | duringSanitize,
 		prepare: prepareRequestSense, execute: executeReply,
 	},
 	{
@@ -99,7 +101,7 @@ var operations = [...]operation{
 	},
 	{
 		name: "INQUIRY", opcode: 0x12, action: noAction,
-		usage: "\x12\x01\xff\xff\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention,
+		usage: "\x12\x01\xff\xff\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention | duringSanitize,
 		prepare: prepareInquiry, execute: executeReply,
 	},
 	{
@@ -188,6 +190,24 @@ var operations = [...]operation{
 		access: accessWrite, flags: needsMedium | usesStore | touchesBlocks,
 		offered: (*LogicalUnit).provisioned,
 		prepare: prepareUnmap, execute: executeUnmap,
+	},
+	{
+		name: "SANITIZE, OVERWRITE", opcode: 0x48, action: sanitizeOverwrite,
+		usage:  "\x48\xa1\x00\x00\x00\x00\x00\xff\xff\x00",
+		access: accessWrite, flags: needsMedium | usesStore | duringSanitize, offered: (*LogicalUnit).sanitizes,
+		prepare: prepareSanitize, execute: executeOverwrite,
+	},
+	{
+		name: "SANITIZE, BLOCK ERASE", opcode: 0x48, action: sanitizeBlockErase,
+		usage:  "\x48\xa2\x00\x00\x00\x00\x00\xff\xff\x00",
+		access: accessWrite, flags: needsMedium | usesStore | duringSanitize, offered: (*LogicalUnit).erases,
+		prepare: prepareSanitize, execute: executeBlockErase,
+	},
+	{
+		name: "SANITIZE, EXIT FAILURE MODE", opcode: 0x48, action: sanitizeExitFailure,
+		usage:  "\x48\xbf\x00\x00\x00\x00\x00\xff\xff\x00",
+		access: accessWrite, flags: needsMedium | usesStore | duringSanitize, offered: (*LogicalUnit).sanitizes,
+		prepare: prepareSanitize, execute: executeExitFailure,
 	},
 	{
 		name: "RESERVE(10)", opcode: 0x56, action: noAction,
@@ -350,19 +370,19 @@ var operations = [...]operation{
 	{
 		name: "REPORT LUNS", opcode: 0xa0, action: noAction,
 		usage:  "\xa0\x00\xff\x00\x00\x00\xff\xff\xff\xff\x00\x00",
-		access: accessAlways, flags: anyLUN | ignoresAttention,
+		access: accessAlways, flags: anyLUN | ignoresAttention | duringSanitize,
 		prepare: prepareReportLUNs, execute: executeReply,
 	},
 	{
 		name: "REPORT SUPPORTED OPERATION CODES", opcode: opMaintenanceIn, action: 0x0c,
-		usage:   "\xa3\x0c\x87\xff\xff\xff\xff\xff\xff\xff\x00\x00",
-		access:  accessRead,
+		usage:  "\xa3\x0c\x87\xff\xff\xff\xff\xff\xff\xff\x00\x00",
+		access: accessRead, flags: duringSanitize,
 		prepare: prepareReportOpcodes, execute: executeReply,
 	},
 	{
 		name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", opcode: opMaintenanceIn, action: 0x0d,
-		usage:   "\xa3\x0d\x80\x00\x00\x00\xff\xff\xff\xff\x00\x00",
-		access:  accessRead,
+		usage:  "\xa3\x0d\x80\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access: accessRead, flags: duringSanitize,
 		prepare: prepareReportTMFs, execute: executeReply,
 	},
 	{

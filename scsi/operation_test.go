@@ -40,7 +40,7 @@ func TestEveryRowIsReportedAndDispatched(t *testing.T) {
 		cdb[0] = op.opcode
 		if op.action != noAction {
 			action, options = uint16(op.action), 2
-			assert.EqualValues(t, op.action, op.usage[1], op.name)
+			assert.EqualValues(t, op.action, op.usage[1]&serviceActionMask, op.name)
 			want[3], want[5] = byte(op.action), 1
 			cdb[1] = byte(op.action)
 		}

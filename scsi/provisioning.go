@@ -9,8 +9,9 @@ const (
 	maxUnmapBlocks = 1 << 20
 	// maxUnmapDescriptors is MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
 	maxUnmapDescriptors = 256
-	// maxWriteSameBytes makes MAXIMUM WRITE SAME LENGTH, in bytes: what a slow disk writes in a second.
-	maxWriteSameBytes = 64 << 20
+	// maxWriteSameBytes makes MAXIMUM WRITE SAME LENGTH, in bytes: what a slow disk writes in a fraction of
+	// a second.
+	maxWriteSameBytes = 16 << 20
 )
 
 // loopBytes is the most that a command writes on a connection's loop beyond what it has brought, to a store
@@ -37,7 +38,7 @@ func (lu *LogicalUnit) provisioned() bool { return lu.unmapper != nil }
 func (lu *LogicalUnit) setProvisioning(info backstore.Info) {
 	lu.zeroer, _ = lu.store.(backstore.Zeroer)
 	lu.extenter, _ = lu.store.(backstore.Extenter)
-	if info.Thin && !lu.readOnly {
+	if info.Thin {
 		lu.unmapper, _ = lu.store.(backstore.Unmapper)
 	}
 	if granularity := uint64(max(info.UnmapGranularity, 0)); granularity > lu.blockSize {

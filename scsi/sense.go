@@ -30,6 +30,7 @@ type senseError struct {
 	bit            uint8  // most significant bit of the field in that byte
 	hasField       bool
 	inList         bool
+	hasProgress    bool // field is a PROGRESS INDICATION, in 65536ths
 }
 
 // Error names the condition as standards and logs do.
@@ -48,6 +49,8 @@ var (
 	errAttribute        = &senseError{key: keyIllegalRequest, asc: 0x49} // INVALID MESSAGE ERROR (SAM-5, 8.6)
 	errSavingParameters = &senseError{key: keyIllegalRequest, asc: 0x39} // SAVING PARAMETERS NOT SUPPORTED
 	errStopped          = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x02}
+	errSanitizing       = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x1b}    // SANITIZE IN PROGRESS
+	errSanitizeFailed   = &senseError{key: keyMediumError, asc: 0x31, ascq: 0x03} // SANITIZE COMMAND FAILED
 	errWriteProtected   = &senseError{key: keyDataProtect, asc: 0x27}
 	errNoSpace          = &senseError{key: keyDataProtect, asc: 0x27, ascq: 0x07}
 
@@ -93,7 +96,10 @@ func invalidParameter(field, bit int) *senseError {
 // fieldPointer makes the sense key specific bytes that point at the field (SPC-4, 4.5.2.4.2).
 func (e *senseError) fieldPointer() [3]byte {
 	flags := sksValid | sksBitValid | e.bit
-	if !e.inList {
+	switch {
+	case e.hasProgress:
+		flags = sksValid
+	case !e.inList:
 		flags |= sksInCDB
 	}
 	return [3]byte{flags, byte(e.field >> 8), byte(e.field)}

@@ -40,6 +40,7 @@ type LogicalUnit struct {
 	readOnly    bool
 	writeCache  bool
 	mayBlock    bool
+	volatile    bool // the store keeps nothing
 	// state has bits that end the fast way: see gate.go. It is read with every command and hardly ever
 	// written, and so apart from the counters.
 	state        atomic.Uint32
@@ -60,6 +61,7 @@ type LogicalUnit struct {
 	// other tasks are counted by passed, when they end.
 	begun, done, passed atomic.Uint64
 	gate                gate
+	sanitize            sanitizer
 }
 
 // maxPhysicalExp is the largest LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT (SBC-3, 5.16.2: 4 bits).
@@ -85,6 +87,7 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 		readOnly:   c.ReadOnly || info.ReadOnly,
 		writeCache: info.WriteCache,
 		mayBlock:   !info.NeverBlocks,
+		volatile:   info.Volatile,
 	}
 	lu.gate.change.L = &lu.gate.mu
 	lu.set.open()

@@ -93,7 +93,7 @@ func TestUnmapFields(t *testing.T) {
 	assert.Equal(t, "7/27/07", b.run(0, cdbUnmap(len(list)), 0, list).sense())
 
 	s.info.ReadOnly = true
-	assert.Equal(t, "5/20/00", newBench(t, s).run(0, cdbUnmap(len(list)), 0, list).sense(), "nothing to unmap on what cannot be written")
+	assert.Equal(t, "7/27/00", newBench(t, s).run(0, cdbUnmap(len(list)), 0, list).sense())
 }
 
 // What VPD B0h says of UNMAP is accepted, and one more is not, and nothing is unmapped then.

@@ -39,19 +39,18 @@ func (t *Task) noDataOut() bool { return t.CDB[1]&writeSameNDOB != 0 }
 
 func executeWriteSame(t *Task) error {
 	n := t.blocks * t.lu.blockSize
-	if !t.noDataOut() && !allZero(t.Out) {
-		return t.lu.fill(t.lba, n, t.Out)
-	}
 	var err error
 	switch unmap := t.CDB[1]&writeSameUnmap != 0; {
 	// UNMAP lets the store give the space back, which is right only for zeros, since that is what is read
 	// then (SBC-3, 5.48: LBPRZ is 1).
+	case !t.noDataOut() && !allZero(t.Out):
+		err = t.lu.fill(t.lba, n, t.Out)
 	case t.lu.zeroer != nil:
 		err = t.lu.zeroer.WriteZeroes(t.offset(), int64(n), unmap, false)
 	case unmap:
 		err = t.lu.unmapper.Unmap(t.offset(), int64(n))
 	default:
-		return t.lu.fill(t.lba, n, nil)
+		err = t.lu.fill(t.lba, n, nil)
 	}
 	if err != nil {
 		return writeError(err, t.lba)
@@ -93,10 +92,9 @@ func (lu *LogicalUnit) fill(lba, n uint64, block [][]byte) error {
 			bufs = append(bufs, chunk[:min(left, patternChunk)])
 		}
 		if err := lu.store.WriteAt(bufs, int64(lba*lu.blockSize+done), false); err != nil {
-			return writeError(err, lba+done/lu.blockSize)
+			return err
 		}
 		done += length(bufs)
 	}
-	lu.writtenBytes.Add(n)
 	return nil
 }
