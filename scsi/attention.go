@@ -13,6 +13,7 @@ type attention uint32
 const (
 	powerOn attention = 1 << iota
 	busDeviceReset
+	commandsCleared
 	modeChanged
 	reservationsPreempted
 	reservationsReleased
@@ -30,6 +31,7 @@ const (
 var attentionSense = [...]*senseError{
 	{key: keyUnitAttention, asc: 0x29, ascq: 0x00}, // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED
 	{key: keyUnitAttention, asc: 0x29, ascq: 0x03}, // BUS DEVICE RESET FUNCTION OCCURRED
+	{key: keyUnitAttention, asc: 0x2f, ascq: 0x00}, // COMMANDS CLEARED BY ANOTHER INITIATOR
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x01}, // MODE PARAMETERS CHANGED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x03}, // RESERVATIONS PREEMPTED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x04}, // RESERVATIONS RELEASED

@@ -146,9 +146,9 @@ func (d *Device) find(n *Nexus, lun uint64) *LogicalUnit {
 	return d.LU(number)
 }
 
-// ResetLU tells every nexus but by (nil: all) of a logical unit reset (29/03) and drops what a reset
-// drops: a stopped unit starts, an SPC-2 reservation ends. It reports false if there is no such unit, or
-// none for by. Aborting the unit's tasks is the transport's part.
+// ResetLU tells every nexus, the one that asks for it included (SAM-5, 6.3.3), of a logical unit reset (29/03) and
+// drops what a reset drops: a stopped unit starts, an SPC-2 reservation ends. It reports false if there is no such
+// unit, or none for by (nil: the administrator). Aborting the unit's tasks is the transport's part.
 func (d *Device) ResetLU(lun uint64, by *Nexus) bool {
 	number, ok := Number(lun)
 	if !ok || by != nil && !by.mask.sees(number) {
@@ -160,7 +160,7 @@ func (d *Device) ResetLU(lun uint64, by *Nexus) bool {
 	if lu == nil {
 		return false
 	}
-	d.resetLocked(lu, by)
+	d.resetLocked(lu)
 	return true
 }
 
@@ -170,15 +170,29 @@ func (d *Device) Reset(by *Nexus) {
 	defer d.mu.Unlock()
 	for _, lu := range *d.units.Load() {
 		if lu != nil && (by == nil || by.mask.sees(lu.number)) {
-			d.resetLocked(lu, by)
+			d.resetLocked(lu)
 		}
 	}
 }
 
-func (d *Device) resetLocked(lu *LogicalUnit, by *Nexus) {
+func (d *Device) resetLocked(lu *LogicalUnit) {
 	lu.stopped.Store(false)
 	lu.endReserveLocked(nil)
-	d.raiseLocked(lu, busDeviceReset, by)
+	d.raiseLocked(lu, busDeviceReset, nil)
+}
+
+// CommandsCleared tells a nexus that another one has ended commands of it on a unit, which get no status since TAS is
+// 0 (SAM-5, 5.6: COMMANDS CLEARED BY ANOTHER INITIATOR, 2F/00).
+func (d *Device) CommandsCleared(n *Nexus, lun uint64) {
+	number, ok := Number(lun)
+	if !ok {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if lu := d.LU(number); lu != nil {
+		n.raiseLocked(lu, commandsCleared)
+	}
 }
 
 // Address methods, the two most significant bits of a LUN (SAM-5, 4.7.7).

@@ -27,6 +27,12 @@ func (m *mask) sees(number int) bool {
 	return m.seen == nil || m.seen[number/maskWord]&(1<<(number%maskWord)) != 0
 }
 
+// Sees reports whether a unit with this 8-byte LUN would be there for the nexus.
+func (n *Nexus) Sees(lun uint64) bool {
+	number, ok := Number(lun)
+	return ok && n.mask.sees(number)
+}
+
 // Sees reports whether the unit of an 8-byte LUN is there for the nexus. One that is masked is not: neither for
 // commands nor for task management, and nothing that happens to it is told.
 func (d *Device) Sees(n *Nexus, lun uint64) bool {

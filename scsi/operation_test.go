@@ -153,6 +153,7 @@ func TestStoppedUnit(t *testing.T) {
 	require.Equal(t, Good, b.run(0, []byte{0x1b, 0, 0, 0, 4, 0}, 0, nil).Status)
 	assert.Equal(t, 1, m.flushes, "NO_FLUSH")
 	b.d.ResetLU(0, b.nexus)
+	require.Equal(t, "6/29/03", b.ready(0))
 	assert.Equal(t, Good, b.run(0, make([]byte, 6), 0, nil).Status, "a reset starts the unit")
 	for _, bad := range []byte{0x10, 0x31, 0x02, 0x03} {
 		assert.Equal(t, "5/24/00", b.run(0, []byte{0x1b, 0, 0, 0, bad, 0}, 0, nil).sense())

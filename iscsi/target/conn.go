@@ -105,6 +105,7 @@ type conn struct {
 	fetched  time.Time  // when write data has come last
 	aborts   []abortSet // not quiet yet
 	tmfs     []*tmfOp   // not answered yet
+	preempts []*tmfOp   // of tasks that wait for those they have preempted
 	parked   []*tmfOp   // wait for commands that were sent before
 	exchange textExchange
 	logouts  []logoutOp // not answered yet

@@ -312,6 +312,8 @@ func (c *conn) dropTask(t *task) {
 		if !c.recall(t) {
 			return // counted in running
 		}
+	case taskPreempting:
+		c.endPreempt(t.preempting)
 	}
 	c.dropped(t)
 }

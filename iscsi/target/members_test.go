@@ -371,6 +371,9 @@ func TestTaskManagementReachesOtherConnections(t *testing.T) {
 				two.dm.set(func() { two.dm.holdGets = false })
 				two.dm.releaseAll()
 				two.cmdSN = one.cmdSN
+				if f == iscsi.TMLogicalUnitReset {
+					two.checkCondition(two.read(1, 0, 1), 0x06_29_03)
+				}
 				two.good(two.read(1, 0, 1))
 				b.wholeWindow(one.at(two.cmdSN))
 			})

@@ -58,6 +58,10 @@ func (q *taskQueue) remove(t *task) {
 
 // answerTask sends the data and the response of a task that has been executed.
 func (c *conn) answerTask(t *task) {
+	if len(t.scsi.Preempted) > 0 {
+		c.preempt(t)
+		return
+	}
 	if t.scsi.InData == 0 {
 		c.respond(t)
 		return

@@ -26,6 +26,8 @@ const (
 	taskFetching
 	// taskRunning: with the workers.
 	taskRunning
+	// taskPreempting: executed; the tasks that it has preempted are to be quiet before its answer.
+	taskPreempting
 	// taskReady: read data waits for its turn to be sent.
 	taskReady
 	// taskAborting: the datamover has been told to drop it; EventReleased will come.
@@ -70,6 +72,8 @@ type task struct {
 	wait  arena.Waiter
 	cdb   [scsi.MaxCDB]byte
 	sent  int // bytes of read data handed to the datamover
+
+	preempting *tmfOp // in state taskPreempting
 
 	next     *task    // in a luQueue or the send queue
 	queue    *luQueue // while waiting there; the workers' lock guards it

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/scsi"
 	"github.com/sirupsen/logrus"
 )
 
@@ -18,7 +19,7 @@ const (
 	maxTMF = 16
 )
 
-// A tmfOp is a task management function that waits until all that it ends is quiet: nothing of it
+// A tmfOp is a task management function, or a PREEMPT AND ABORT (preempt.go), that waits until all that it ends is quiet: nothing of it
 // will touch the store or the initiator's memory any more, and no response of it is still to be queued.
 // It may reach into other connections and sessions of the target; the last one to be quiet tells the asking
 // connection.
@@ -26,6 +27,7 @@ type tmfOp struct {
 	c        *conn // asked, and will be answered
 	request  iscsi.TMFRequest
 	windowed bool
+	task     *task // not nil: it is what will be answered, and there is no request
 	since    time.Time
 	pending  atomic.Int32 // connections that are not quiet
 	over     atomic.Bool  // answered, or never to be
@@ -45,17 +47,21 @@ type abortSet struct {
 	mate   bool   // asked for on another connection of the session: serial is set
 	byLUN  bool
 	lun    iscsi.LUN
-	serial uint64 // the last task received before
+	by     *scsi.Nexus // not byLUN: only units that are there for it
+	but    uint64      // serial of a task that does not end
+	serial uint64      // the last task received before
+	// cleared: it is another nexus that ends them, which is told by a unit attention.
+	cleared bool
 }
 
 func (a *abortSet) has(t *task) bool {
 	switch {
 	case a.only != 0:
 		return t.serial == a.only
-	case t.serial > a.serial:
+	case t.serial > a.serial, t.serial == a.but:
 		return false
 	}
-	return !a.byLUN || sameLUN(t.transfer.LUN, a.lun)
+	return a.covers(t.transfer.LUN)
 }
 
 // sameLUN reports whether two LUNs name one unit, though perhaps in different forms.
@@ -93,9 +99,9 @@ func (c *conn) manage(op *tmfOp) {
 			c.answerTMF(op, iscsi.TMNoLUN)
 			return
 		}
-		c.abortMany(op, abortSet{byLUN: true, lun: op.request.LUN}, f != iscsi.TMAbortTaskSet)
+		c.abortMany(op, abortSet{byLUN: true, lun: op.request.LUN, cleared: f == iscsi.TMClearTaskSet}, f != iscsi.TMAbortTaskSet)
 	case iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset:
-		c.abortMany(op, abortSet{}, true)
+		c.abortMany(op, abortSet{by: c.ses.nexus}, true)
 	case iscsi.TMTaskReassign: // needs ErrorRecoveryLevel 2
 		c.answerTMF(op, iscsi.TMReassignNotSupp)
 	default:
@@ -144,17 +150,18 @@ func (c *conn) abortMany(op *tmfOp, set abortSet, others bool) {
 	c.tmfs = append(c.tmfs, op)
 	set.op = op
 	mates, strangers := c.s.neighbours(c)
-	mate := set
-	mate.mate, mate.serial = true, c.ses.tasks.serial
-	for _, m := range mates {
-		op.pending.Add(1)
-		m.postAbort(mate)
-	}
 	if others {
 		for _, m := range strangers {
 			op.pending.Add(1)
 			m.postAbort(set)
 		}
+	}
+	set.cleared = false // what the nexus ends of its own
+	mate := set
+	mate.mate, mate.serial = true, c.ses.tasks.serial
+	for _, m := range mates {
+		op.pending.Add(1)
+		m.postAbort(mate)
 	}
 	c.abort(set)
 	c.deliverHeld()
@@ -174,23 +181,27 @@ func (c *conn) abort(set abortSet) {
 		set.op.quiet()
 		return
 	}
+	ended := 0
 	if !set.mate {
 		set.serial = ses.tasks.serial
 		if set.only == 0 {
-			c.abortHeld(&set)
+			ended = c.abortHeld(&set)
 		}
 	}
 	for i := range ses.tasks.tasks {
-		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree && set.has(t) {
-			c.abortTask(t)
+		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree && set.has(t) && c.abortTask(t) {
+			ended++
 		}
+	}
+	if set.cleared && ended > 0 {
+		ses.target.c.Device.CommandsCleared(ses.nexus, uint64(set.lun))
 	}
 	c.aborts = append(c.aborts, set)
 	c.checkAborts()
 }
 
-// abortHeld drops the commands of a set that wait for their turn.
-func (c *conn) abortHeld(set *abortSet) {
+// abortHeld drops the commands of a set that wait for their turn, and counts them.
+func (c *conn) abortHeld(set *abortSet) (n int) {
 	w := &c.ses.win
 	for sn := c.seq.ExpCmdSN; c.ses.held > 0 && !sn.After(c.seq.MaxCmdSN); sn++ {
 		s := w.at(sn)
@@ -198,48 +209,47 @@ func (c *conn) abortHeld(set *abortSet) {
 			continue
 		}
 		var cmd iscsi.SCSICommand
-		if cmd.Parse(&s.pdu.bhs) != nil || set.byLUN && !sameLUN(cmd.LUN, set.lun) {
+		if cmd.Parse(&s.pdu.bhs) != nil || !set.covers(cmd.LUN) {
 			continue
 		}
 		c.ses.gone.add(cmd.ITT)
 		c.skip(sn)
+		n++
 	}
+	return n
 }
 
 // abortTask ends a task without a response, now or as soon as whoever has it lets go. A response that is
-// queued goes out before the one of the function, which is as it should be.
-func (c *conn) abortTask(t *task) {
-	if t.aborted {
-		return
+// queued goes out before the one of the function, which is as it should be. It reports whether it has ended it.
+func (c *conn) abortTask(t *task) bool {
+	if t.aborted || t.state == taskResponding {
+		return false
 	}
+	t.aborted = true
 	switch t.state {
-	case taskResponding:
-		return
 	case taskHeld:
 		if !t.device.Withdraw(&t.scsi) {
-			t.aborted = true // its turn has come: resumed will end it
-			return
+			return true // its turn has come: resumed will end it
 		}
 	case taskWaiting:
 		if !c.s.c.Pool.Cancel(&t.wait) {
-			t.aborted = true // served already: granted will end it
-			return
+			return true // served already: granted will end it
 		}
 	case taskFetching:
-		t.aborted = true
 		t.state = taskAborting
 		c.dm.Abort(&t.transfer)
-		return
+		return true
 	case taskRunning:
 		if !c.recall(t) {
-			t.aborted = true // executed will end it
-			return
+			return true // executed will end it
 		}
+	case taskPreempting:
+		c.endPreempt(t.preempting)
 	case taskReady:
 		c.ready.remove(t)
 	}
-	t.aborted = true
 	c.endTask(t)
+	return true
 }
 
 // recall takes a task back that no worker has begun.
@@ -281,6 +291,10 @@ func (c *conn) busy(set *abortSet) bool {
 // finishTMF answers a function whose tasks are quiet everywhere.
 func (c *conn) finishTMF(op *tmfOp) {
 	if op.over.Load() || c.state != connFull {
+		return
+	}
+	if op.task != nil {
+		c.preempted(op)
 		return
 	}
 	device := c.ses.target.c.Device
@@ -338,6 +352,7 @@ func (c *conn) overdue() {
 			return
 		}
 	}
+	c.overduePreempts()
 	for len(c.tmfs) > 0 && c.now.Sub(c.tmfs[0].since) > taskManagementTimeout {
 		c.logStuck(c.tmfs[0])
 		c.answerTMF(c.tmfs[0], iscsi.TMRejected)

@@ -163,6 +163,9 @@ func TestAbortWaitsUntilTheTaskIsQuiet(t *testing.T) {
 					(&iscsi.DataOut{Final: true, ITT: itt, TTT: iscsi.ReservedTag, Offset: 512}).Put(&bhs)
 					c.push(bhs, nil, make([]byte, 512))
 				}
+				if f == iscsi.TMTargetWarmReset {
+					c.checkCondition(c.command(iscsi.SCSICommand{Final: true}, nil, nil), 0x06_29_03)
+				}
 				c.command(iscsi.SCSICommand{Final: true, ITT: itt, LUN: lun(0)}, nil, nil)
 				r, _ := c.response(itt)
 				require.Zero(t, r.Status, "the tag is free")
