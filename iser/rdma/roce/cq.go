@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goiser/goiser/iser/rdma"
@@ -19,18 +20,21 @@ type entry struct {
 // A completionQueue is a ring that cannot overflow: each queue pair adds room for the completions that it can have
 // (queuePair.room), and posts nothing beyond.
 type completionQueue struct {
-	notify chan struct{} // one wake-up
-	timer  *time.Timer   // of Wait, made when first needed
+	notify  chan struct{}        // one wake-up
+	timer   *time.Timer          // of Wait, made when first needed
+	leading atomic.Pointer[port] // that Wait reads, or nil
 
-	mu     sync.Mutex // guards what follows; no other lock is taken with it held
-	ring   []entry
-	head   int
-	count  int
-	armed  bool // a Wait wants to know of the next completion
-	closed bool
-	pairs  int // queue pairs that use it; one that uses it twice counts twice
-	room   int // that they need
-	depth  int
+	mu      sync.Mutex // guards what follows; no other lock is taken with it held
+	ring    []entry
+	head    int
+	count   int
+	armed   bool // a Wait wants to know of the next completion
+	closed  bool
+	port    *port // of all its queue pairs; nil if there are none yet, or several
+	several bool
+	pairs   int // queue pairs that use it; one that uses it twice counts twice
+	room    int // that they need
+	depth   int
 }
 
 // NewCQ implements rdma.Device.
@@ -57,8 +61,11 @@ func (c *completionQueue) push(q *queuePair, d *rdma.Completion) {
 	c.mu.Unlock()
 }
 
-// signal ends a Wait if there is something to poll.
-func (c *completionQueue) signal() {
+// signal ends a Wait if there is something to poll. The Wait that reads the port, leader, will see by itself.
+func (c *completionQueue) signal(leader *completionQueue) {
+	if c == leader {
+		return
+	}
 	c.mu.Lock()
 	ring := c.armed && c.count > 0
 	if ring {
@@ -75,6 +82,9 @@ func (c *completionQueue) Wake() {
 	select {
 	case c.notify <- struct{}{}:
 	default:
+	}
+	if o := c.leading.Load(); o != nil {
+		o.link.Wake()
 	}
 }
 
@@ -99,31 +109,65 @@ func (c *completionQueue) Poll(cs []rdma.Completion) (int, error) {
 	return n, nil
 }
 
-// arm reports whether Wait has something to wait for.
-func (c *completionQueue) arm() bool {
+// arm reports whether Wait has something to wait for, and which port brings it, if it is one.
+func (c *completionQueue) arm() (*port, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.armed = c.count == 0 && !c.closed
-	return c.armed
+	return c.port, c.armed
+}
+
+// waits reports whether a Wait that reads the port has still nothing to return for.
+func (c *completionQueue) waits(deadline time.Time) bool {
+	if _, armed := c.arm(); !armed {
+		return false
+	}
+	select {
+	case <-c.notify:
+		return false
+	default:
+	}
+	return deadline.IsZero() || time.Now().Before(deadline)
 }
 
 // Wait implements rdma.CompletionQueue.
 func (c *completionQueue) Wait(deadline time.Time) error {
-	if !c.arm() {
-		return nil
+	o, armed := c.arm()
+	switch {
+	case !armed:
+	case o == nil:
+		c.wait(deadline)
+	case o.role.take():
+		o.lead(c, deadline)
+	default:
+		r := &o.role
+		r.noteWait(c)
+		r.waiting.Add(1) // from here on who leaves the role sees us; it may have been left just before
+		if r.take() {
+			r.waiting.Add(-1)
+			o.lead(c, deadline)
+			return nil
+		}
+		c.wait(deadline)
+		r.waiting.Add(-1)
 	}
+	return nil
+}
+
+// wait waits for a wake-up until deadline, zero: none.
+func (c *completionQueue) wait(deadline time.Time) {
 	if deadline.IsZero() {
 		<-c.notify
-		return nil
+		return
 	}
 	select {
 	case <-c.notify:
-		return nil
+		return
 	default:
 	}
 	d := time.Until(deadline)
 	if d <= 0 {
-		return nil
+		return
 	}
 	if c.timer == nil {
 		c.timer = time.NewTimer(d)
@@ -135,15 +179,20 @@ func (c *completionQueue) Wait(deadline time.Time) error {
 		c.timer.Stop()
 	case <-c.timer.C:
 	}
-	return nil
 }
 
-// attach makes room for the completions of one queue of a queue pair.
-func (c *completionQueue) attach(room int) error {
+// attach makes room for the completions of one queue of a queue pair of o.
+func (c *completionQueue) attach(o *port, room int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return net.ErrClosed
+	}
+	switch {
+	case c.port == nil && !c.several:
+		c.port = o
+	case c.port != o:
+		c.port, c.several = nil, true
 	}
 	c.pairs++
 	c.room += room

@@ -6,8 +6,8 @@
 //	defer p.Close()
 //	l, err := p.Listen(netip.MustParseAddrPort("192.0.2.1:3260"))
 //
-// Each local address is one UDP socket on port 4791 (a port here), and one goroutine that reads it. What arrives is
-// executed there; what is posted is sent by the goroutine that posts it.
+// Each local address is one UDP socket on port 4791 (a port here). Who waits for completions reads it, or else a
+// goroutine of the port's own: what arrives is executed there. What is posted is sent by the goroutine that posts it.
 //
 // There is no authentication in RoCE: who can send packets from a peer's address, and guesses queue pair and sequence
 // numbers, can write to what that peer may write to. Use it on networks that are trusted.

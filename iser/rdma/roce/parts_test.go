@@ -40,7 +40,7 @@ func TestCompletionQueueKeepsItsOrder(t *testing.T) {
 	push(a, 4)
 	poll(3)
 	push(b, 2) // wraps
-	require.NoError(t, c.attach(6))
+	require.NoError(t, c.attach(nil, 6))
 	push(a, 5)
 	poll(2)
 	kept := want[:0]
@@ -74,14 +74,15 @@ func TestSignalWakesOncePerArming(t *testing.T) {
 	require.NoError(t, err)
 	c := q.(*completionQueue)
 	p := &queuePair{}
-	require.True(t, c.arm())
+	_, armed := c.arm()
+	require.True(t, armed)
 	for range 3 {
 		c.push(p, &rdma.Completion{})
-		c.signal()
+		c.signal(nil)
 	}
 	require.Len(t, c.notify, 1)
 	<-c.notify
-	c.signal()
+	c.signal(nil)
 	require.Empty(t, c.notify, "nobody has armed it again")
 	require.NoError(t, c.Wait(time.Time{}), "something is there")
 }

@@ -21,7 +21,7 @@ import (
 // maxBatch is how many datagrams, joined or not, the reader takes at a time: no more than 2 MiB.
 const maxBatch = 32
 
-// A port is one local address: a link, the goroutine that reads it (the reader), and the connections.
+// A port is one local address: a link, who reads it (the reader, see role), and the connections.
 //
 // Locks, in the order in which they are taken:
 //
@@ -38,11 +38,13 @@ type port struct {
 	ext   netip.Addr // as peers see it
 	start time.Time
 	next  atomic.Int64  // when the reader must look at deadlines, in ns after start
-	done  chan struct{} // closed when the reader has ended
+	done  chan struct{} // closed when the keeper has ended
 
 	counters portCounters
 
-	// Of the reader.
+	// Of the reader: who has the role.
+	role    role
+	rs      []link.Received
 	rounds  []*queuePair // that have packets to send
 	current *queuePair   // locked: packets come in runs
 	bursts  []link.Burst
@@ -64,10 +66,11 @@ type port struct {
 
 const never = math.MaxInt64
 
-// newPort makes a port on a link and starts its reader. The provider's lock is held, for its rng.
+// newPort makes a port on a link and starts its keeper. The provider's lock is held, for its rng.
 func newPort(p *Provider, l link.Link) *port {
 	o := &port{
 		p: p, link: l, addr: l.Addr(), ext: l.External(), start: time.Now(), done: make(chan struct{}),
+		rs: make([]link.Received, maxBatch), role: role{kick: make(chan struct{}, 1)},
 		qps: make(map[wire.QPN]*queuePair), endpoints: make(map[*endpoint]struct{}), listeners: make(map[uint16]*listener),
 		rng: newRand(p.rng.Uint64() | 1),
 	}
@@ -85,7 +88,8 @@ const (
 	firstEphemeral = 49152
 )
 
-// arm makes the reader look at deadlines at d, zero for never. wake: it is not the reader that says so.
+// arm makes the reader look at deadlines at d, zero for never. wake: it is not the reader that says so. If nobody is,
+// then who will be looks first.
 func (o *port) arm(d time.Time, wake bool) {
 	if d.IsZero() {
 		return
@@ -100,31 +104,36 @@ func (o *port) arm(d time.Time, wake bool) {
 			break
 		}
 	}
-	if wake {
+	if wake && o.role.taken.Load() {
 		o.link.Wake()
 	}
 }
 
-// read is the reader: it takes packets until the link is closed.
-func (o *port) read() {
-	defer close(o.done)
-	rs := make([]link.Received, maxBatch)
-	for {
-		n, err := o.link.Recv(rs, o.until())
-		if err != nil {
-			o.lost()
-			return
-		}
-		now := time.Now()
-		for i := range rs[:n] {
-			o.receive(now, &rs[i])
-		}
-		o.release()
-		if int64(now.Sub(o.start)) >= o.next.Load() {
-			o.expire(now)
-		}
-		o.transmit(now)
+// round takes what has come, or waits for it until deadline (zero: none), and does what is due. Its error is that the
+// link is closed.
+func (o *port) round(deadline time.Time) error {
+	n, err := o.link.Recv(o.rs, earlier(o.until(), deadline))
+	if err != nil {
+		return err
 	}
+	now := time.Now()
+	for i := range o.rs[:n] {
+		o.receive(now, &o.rs[i])
+	}
+	o.release()
+	if int64(now.Sub(o.start)) >= o.next.Load() {
+		o.expire(now)
+	}
+	o.transmit(now)
+	return nil
+}
+
+// earlier is the earlier of two times, of which zero is never.
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || !a.IsZero() && a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // until is how long the reader may wait.
@@ -205,7 +214,7 @@ func (o *port) transmit(now time.Time) {
 		if out != nil {
 			o.bursts = append(o.bursts, out.bursts...)
 		}
-		q.signalLocked()
+		q.signalLocked(o.role.leader)
 		o.arm(q.deadlineLocked(), false)
 	}
 	if len(o.bursts) > 0 {
@@ -222,7 +231,7 @@ func (o *port) transmit(now time.Time) {
 	}
 	rest := o.rounds[:0]
 	for i, q := range o.rounds {
-		q.tell(o.news[i])
+		q.tell(o.news[i], o.role.leader)
 		if q.touched {
 			rest = append(rest, q)
 		}
@@ -293,6 +302,8 @@ func (o *port) close() error {
 		_ = e.Close()
 	}
 	err := o.link.Close()
+	o.role.handed.Store(true)
+	o.role.wake()
 	<-o.done
 	return err
 }

@@ -72,11 +72,11 @@ func newQueuePair(e *endpoint, c rdma.QPConfig) (*queuePair, error) {
 		return nil, err
 	}
 	q := &queuePair{o: e.o, ep: e, num: n, cfg: c, sendCQ: s, recvCQ: r}
-	if err := s.attach(room(c.SendDepth)); err != nil {
+	if err := s.attach(e.o, room(c.SendDepth)); err != nil {
 		e.o.p.free(n)
 		return nil, err
 	}
-	if err := r.attach(room(c.RecvDepth)); err != nil {
+	if err := r.attach(e.o, room(c.RecvDepth)); err != nil {
 		s.detach(q, room(c.SendDepth))
 		e.o.p.free(n)
 		return nil, err
@@ -260,12 +260,12 @@ func (q *queuePair) deadlineLocked() time.Time {
 
 // signalLocked wakes who waits for completions before the step's packets are sent: the system call that sends an
 // acknowledgement takes about as long as the waiter takes to run.
-func (q *queuePair) signalLocked() {
+func (q *queuePair) signalLocked(leader *completionQueue) {
 	if q.news.sends {
-		q.sendCQ.signal()
+		q.sendCQ.signal(leader)
 	}
 	if q.news.recvs {
-		q.recvCQ.signal()
+		q.recvCQ.signal(leader)
 	}
 	q.news.sends, q.news.recvs = false, false
 }
@@ -275,7 +275,7 @@ func (q *queuePair) signalLocked() {
 func (q *queuePair) unlock() {
 	n := q.newsLocked()
 	q.mu.Unlock()
-	q.tell(n)
+	q.tell(n, nil)
 }
 
 // newsLocked takes the news, to be told when no lock is held.
@@ -289,12 +289,12 @@ func (q *queuePair) newsLocked() news {
 
 // tell wakes who waits for completions, and has the connection manager told once of the error state and of the first
 // packet.
-func (q *queuePair) tell(n news) {
+func (q *queuePair) tell(n news, leader *completionQueue) {
 	if n.sends {
-		q.sendCQ.signal()
+		q.sendCQ.signal(leader)
 	}
 	if n.recvs {
-		q.recvCQ.signal()
+		q.recvCQ.signal(leader)
 	}
 	if n.failed {
 		q.ep.failed()

@@ -26,10 +26,14 @@ type control [8]uint64
 
 const controlSize = int(unsafe.Sizeof(control{}))
 
-// mmsg makes the system call, sendmmsg or recvmmsg. The messages, and all that they point to, are Go memory that the
-// caller keeps reachable, and does not lie on a stack: it does not move meanwhile.
+// mmsg makes the system call, sendmmsg or recvmmsg, on a socket that does not block. The messages, and all that they
+// point to, are Go memory that the caller keeps reachable, and does not lie on a stack: it does not move meanwhile.
+//
+// It is a raw call, which Go's scheduler does not learn of: it takes microseconds, for maxRound bytes some tens, and to
+// have our processor given to others meanwhile takes longer. The usual call also wakes the scheduler's watchdog thread
+// each time the process was idle before, which is once a request at depth 1.
 func mmsg(call, fd uintptr, ms []message, flags int) (int, unix.Errno) {
-	n, _, errno := unix.Syscall6(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(ms))), uintptr(len(ms)), uintptr(flags), 0, 0)
+	n, _, errno := unix.RawSyscall6(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(ms))), uintptr(len(ms)), uintptr(flags), 0, 0)
 	return int(n), errno
 }
 
