@@ -156,6 +156,15 @@ func TestCHAPStraightToFullFeature(t *testing.T) { // CSG 0, NSG 3 in the last r
 	assert.Equal(t, loginEnter, a.decision)
 }
 
+func TestMethodMayBeRepeated(t *testing.T) { // as long as it is the same: it is answered once
+	p := newChapPeer(t, false)
+	p.asked("5")
+	a := p.prove("AuthMethod=CHAP,None")
+	require.Equal(t, loginGoesOn, a.decision, "%v", a.err)
+	assert.True(t, a.resp.Transit)
+	assert.Empty(t, a.text)
+}
+
 func TestCHAPWithoutAskingToGoOn(t *testing.T) { // T only once it is over
 	p := newChapPeer(t, false)
 	for _, lines := range [][]string{{"InitiatorName=" + testInitiator, "TargetName=" + testTarget, "AuthMethod=CHAP"}, {"CHAP_A=5"}, nil} {
@@ -411,4 +420,76 @@ func TestCHAPAnswersGoThroughSmallBuffers(t *testing.T) { // C bit, both ways
 	a = p.l.step(&last, whole)
 	require.Nil(t, a.err)
 	assert.True(t, a.resp.Transit)
+}
+
+// FuzzAuthentication feeds any sequence of Login Requests to a login that has something to prove: with an entry for
+// one initiator and another proof for the rest, over both session types. Nobody gets in who has not answered the
+// challenge with the secret of the name that the first text has, and nothing said before has been made with a
+// secret.
+func FuzzAuthentication(f *testing.F) {
+	const names = "InitiatorName=iqn.2026-01.test:host\x00TargetName=iqn.2026-01.test:disk\x00"
+	f.Add([]byte{0x81, 1, 0x81, 2, 0x81, 3, 0x87, 0}, []byte(names))
+	f.Add([]byte{0x81, 1, 0x81, 2, 0x81, 4, 0x87, 0}, []byte(names))
+	f.Add([]byte{0x83, 1, 0x83, 2, 0x83, 3}, []byte("InitiatorName=iqn.2026-01.test:host\x00SessionType=Discovery\x00"))
+	f.Add([]byte{0x87, 0}, []byte(names+"AuthMethod=None\x00"))
+	f.Add([]byte{0x81, 1, 0x81, 2, 0x81, 0}, []byte(names+"\x01CHAP_N=host\x00CHAP_R=0b\x00CHAP_I=1\x00CHAP_C=0x00\x00"))
+	f.Add([]byte{0x40, 1, 0, 2, 0x81, 3, 0x81, 3, 0x87, 0}, []byte(names))
+	f.Fuzz(func(t *testing.T, program, data []byte) {
+		p := newChapPeer(t, true)
+		p.l.auth.want = testCredentials(t, false)
+		p.l.auth.want.Secret = testSecret(t, "secret for discovery")
+		entry := testCredentials(t, true)
+		entry.Secret = testSecret(t, "secret of an entry")
+		var err error
+		p.l.find(testTarget).rights, err = newRights(&TargetConfig{
+			Allow: []string{testInitiator}, Auth: testCredentials(t, true),
+			Initiators: []InitiatorConfig{{Name: "iqn.2026-01.test:entry", Auth: entry}},
+		})
+		require.NoError(t, err)
+		parts := strings.Split(string(data), "\x01")
+		proved := false
+		for i := 0; i+1 < len(program); i += 2 {
+			var bhs [iscsi.BHSSize]byte
+			bhs[0], bhs[1] = 0x43, program[i]
+			var req iscsi.LoginRequest
+			require.NoError(t, req.Parse(&bhs))
+			said := ""
+			if len(parts) > 0 {
+				said, parts = parts[0], parts[1:]
+			}
+			right := false
+			switch a := &p.l.auth; program[i+1] % 5 {
+			case 1:
+				said += "AuthMethod=CHAP,None\x00"
+			case 2:
+				said += "CHAP_A=5,6,7,8\x00"
+			case 3: // the right answer, whoever is asked
+				if a.stage == authAsked {
+					right = said == "" && !req.Continue && len(p.l.text) == 0
+					said += "CHAP_N=" + a.want.User + "\x00CHAP_R=" + chap.Encode(a.algorithm.Response(a.id, a.want.Secret, a.challenge)) + "\x00"
+				}
+			case 4: // the right answer with another secret
+				if a.stage == authAsked {
+					s := p.secret
+					if s.Equal(a.want.Secret) {
+						s = testSecret(t, "any other secret")
+					}
+					said += "CHAP_N=" + a.want.User + "\x00CHAP_R=" + chap.Encode(a.algorithm.Response(a.id, s, a.challenge)) + "\x00"
+				}
+			}
+			proved = proved || strings.Contains(said, "CHAP_R=") && program[i+1]%5 == 3
+			a := p.l.step(&req, []byte(said))
+			if right && a.err == nil {
+				require.Equal(t, authPassed, p.l.auth.stage, "%v", a.err)
+			}
+			require.NotContains(t, string(a.text), "secret")
+			if !proved {
+				require.NotContains(t, string(a.text), "CHAP_R=", "a proof for nothing")
+				require.NotEqual(t, loginEnter, a.decision, "in without a proof")
+			}
+			if a.decision != loginGoesOn {
+				return
+			}
+		}
+	})
 }
