@@ -464,3 +464,24 @@ func TestASingleConnectionTakesNoLock(t *testing.T) {
 	c.good(c.writes(0, 0, pattern(512, 1)))
 	c.good(c.read(0, 0, 1))
 }
+
+// TestTSIHsAreUnique: 0 is none, those of live sessions are passed over, and those of ended ones come again (field
+// report RC-03: login 65536 and later).
+func TestTSIHsAreUnique(t *testing.T) {
+	b := newBench(t, benchConfig{})
+	at := func(last uint16) {
+		b.s.mu.Lock()
+		defer b.s.mu.Unlock()
+		b.s.lastTSIH = last
+	}
+	at(65534)
+	assert.EqualValues(t, 65535, b.loginAs(tcpTraits, isid(1)).tsih)
+	one := b.loginAs(tcpTraits, isid(2))
+	assert.EqualValues(t, 1, one.tsih)
+	at(65534)
+	assert.EqualValues(t, 2, b.loginAs(tcpTraits, isid(3)).tsih)
+	one.dm.set(func() { one.dm.err = io.EOF })
+	b.sessionsEnd(2)
+	at(0)
+	assert.EqualValues(t, 1, b.loginAs(tcpTraits, isid(4)).tsih)
+}

@@ -41,6 +41,15 @@ type lab struct {
 type blocking struct {
 	backstore.Store
 	gate atomic.Pointer[chan struct{}]
+	// before sees each write just before it happens.
+	before atomic.Pointer[func(bufs [][]byte)]
+}
+
+func (b *blocking) WriteAt(bufs [][]byte, off int64, fua bool) error {
+	if before := b.before.Load(); before != nil {
+		(*before)(bufs)
+	}
+	return b.Store.WriteAt(bufs, off, fua)
 }
 
 func (b *blocking) ReadAt(bufs [][]byte, off int64) error {
