@@ -309,10 +309,10 @@ func (c *conn) idleDeadline() time.Time {
 		return time.Time{}
 	case !c.greeted: // it may not be pinged yet
 		return c.active.Add(max(stallTimeout, c.s.c.PingInterval))
+	case !c.dm.Idle(): // what has been queued stands before the answer to a ping, or is that ping
+		return later(c.pinged, c.active).Add(max(stallTimeout, c.s.c.PingInterval))
 	case c.ping != 0:
 		return later(c.pinged, c.active).Add(c.s.c.PingTimeout)
-	case !c.dm.Idle():
-		return c.active.Add(max(stallTimeout, c.s.c.PingInterval))
 	}
 	return c.active.Add(c.s.c.PingInterval)
 }
@@ -366,14 +366,29 @@ func (c *conn) idle() {
 			c.fail(fmt.Errorf("discovery session idle for %v", discoveryIdle))
 		case !c.greeted:
 			c.fail(fmt.Errorf("nothing came in the %v since the login", c.now.Sub(c.active)))
-		case c.ping != 0:
-			c.fail(fmt.Errorf("no answer to a ping within %v", c.s.c.PingTimeout))
+		case c.awaitsData():
+			c.active = c.now // overdue has the say: the answer to a ping would come behind that data
 		case !c.dm.Idle():
 			c.fail(fmt.Errorf("peer takes no data for %v", c.now.Sub(c.active)))
+		case c.ping != 0:
+			c.fail(fmt.Errorf("no answer to a ping within %v", c.s.c.PingTimeout))
 		default:
 			c.sendPing()
 		}
 	}
+}
+
+// awaitsData reports whether write data is under way.
+func (c *conn) awaitsData() bool {
+	if c.ses.mem == nil {
+		return false
+	}
+	for i := range c.ses.tasks.tasks {
+		if t := &c.ses.tasks.tasks[i]; t.c == c && t.state == taskFetching {
+			return true
+		}
+	}
+	return false
 }
 
 // enterState notes a change of the connection's state.

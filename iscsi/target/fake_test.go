@@ -53,6 +53,7 @@ type fakeDM struct {
 	memory   map[uint32][]byte // by ITT
 	gets     map[uint32]*fakeGet
 	holdGets bool // GetData stays pending until finishGet
+	stuffed  bool // Idle says no
 	keepAll  bool // EventReleased is not delivered until releaseAll
 	kept     []*iscsi.Transfer
 	noMemory bool // CanPut and CanGet say no
@@ -165,7 +166,11 @@ func (d *fakeDM) Flush() error {
 	return d.err
 }
 
-func (d *fakeDM) Idle() bool { return true }
+func (d *fakeDM) Idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.stuffed
+}
 
 func (d *fakeDM) Wake() {
 	d.mu.Lock()

@@ -399,6 +399,42 @@ func TestIdleSessionsArePinged(t *testing.T) { // conformance 116
 	})
 }
 
+// TestABusyConnectionIsNotGivenUp: while what has been queued has not left, the answer to a ping cannot be due, and
+// no ping is sent. A peer that takes nothing at all is dead after a while (field report RC-08).
+func TestABusyConnectionIsNotGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, benchConfig{})
+		c := b.login(tcpTraits)
+		c.clearUA(0)
+		c.dm.set(func() { c.dm.stuffed = true })
+		c.ping()
+		time.Sleep(stallTimeout - time.Second)
+		c.alive() // nothing came in between
+		c.dm.set(func() { c.dm.stuffed = false })
+		c.alive()
+		time.Sleep(defaultPingInterval + time.Second)
+		c.expect(iscsi.OpNOPIn)
+		c.dm.set(func() { c.dm.stuffed = true }) // a slow link, full of read data and our ping
+		c.alive()
+		time.Sleep(defaultPingTimeout + time.Minute)
+		c.alive()
+		c.dm.set(func() { c.dm.stuffed = false })
+		c.alive()
+		time.Sleep(defaultPingTimeout - time.Second)
+		c.alive()                                 // news of any kind prove life
+		c.dm.set(func() { c.dm.holdGets = true }) // write data trickles in, and the answer to a ping would come behind it
+		itt := c.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: 512}, write10(0, 1), nil)
+		time.Sleep(dataTimeout - time.Second)
+		c.dm.set(func() { c.dm.holdGets = false; c.dm.finish(itt) })
+		c.good(itt)
+		c.dm.set(func() { c.dm.stuffed = true })
+		c.alive()
+		time.Sleep(stallTimeout + time.Second)
+		c.closes()
+		assert.Contains(t, b.lines.String(), "peer takes no data")
+	})
+}
+
 func TestDiscoverySessionsAreLeftAlone(t *testing.T) { // conformance 66
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, benchConfig{})
