@@ -113,8 +113,8 @@ func (t *Task) prepareOut(need uint64) error {
 }
 
 func prepareWrite(_ *Device, t *Task) error {
-	if t.lu.readOnly {
-		return errWriteProtected
+	if err := t.lu.writable(); err != nil {
+		return err
 	}
 	if err := t.prepareExtent(); err != nil {
 		return err

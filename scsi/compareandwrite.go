@@ -27,8 +27,8 @@ func (t *Task) prepareExactly(need uint64, wrong error) error {
 // of another size contradicts the number of blocks, also if that is 0, which else is no error: a number above
 // 255, cut to a byte, would pass for it.
 func prepareCompareAndWrite(_ *Device, t *Task) error {
-	if t.lu.readOnly {
-		return errWriteProtected
+	if err := t.lu.writable(); err != nil {
+		return err
 	}
 	e := parseExtent(t.CDB)
 	e.blocks, e.lengthField = uint64(t.CDB[numberOfBlocks]), numberOfBlocks

@@ -147,8 +147,9 @@ func (d *Device) find(n *Nexus, lun uint64) *LogicalUnit {
 }
 
 // ResetLU tells every nexus, the one that asks for it included (SAM-5, 6.3.3), of a logical unit reset (29/03) and
-// drops what a reset drops: a stopped unit starts, an SPC-2 reservation ends. It reports false if there is no such
-// unit, or none for by (nil: the administrator). Aborting the unit's tasks is the transport's part.
+// drops what a reset drops: a stopped unit starts, an SPC-2 reservation ends, mode parameters have their defaults. It
+// reports false if there is no such unit, or none for by (nil: the administrator). Aborting the unit's tasks is the
+// transport's part.
 func (d *Device) ResetLU(lun uint64, by *Nexus) bool {
 	number, ok := Number(lun)
 	if !ok || by != nil && !by.mask.sees(number) {
@@ -177,6 +178,7 @@ func (d *Device) Reset(by *Nexus) {
 
 func (d *Device) resetLocked(lu *LogicalUnit) {
 	lu.stopped.Store(false)
+	lu.control.Store(0)
 	lu.endReserveLocked(nil)
 	d.raiseLocked(lu, busDeviceReset, nil)
 }

@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
@@ -96,10 +97,10 @@ func (r *result) sense() string {
 	if s == nil {
 		return ""
 	}
-	const hex = "0123456789abcdef"
-	return string([]byte{
-		hex[s[2]&15], '/', hex[s[12]>>4], hex[s[12]&15], '/', hex[s[13]>>4], hex[s[13]&15],
-	})
+	if s[0] == 0x72 { // descriptor format
+		return fmt.Sprintf("%x/%02x/%02x", s[1]&15, s[2], s[3])
+	}
+	return fmt.Sprintf("%x/%02x/%02x", s[2]&15, s[12], s[13])
 }
 
 // run does what a transport does: out is Data-Out (write), else edtl is the room for Data-In.

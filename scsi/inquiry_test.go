@@ -11,7 +11,7 @@ import (
 )
 
 // golden reads a page written down as lines of "hex bytes  field name".
-func golden(t *testing.T, page string) []byte {
+func golden(t testing.TB, page string) []byte {
 	t.Helper()
 	var b []byte
 	for line := range strings.Lines(page) {
@@ -173,6 +173,7 @@ func TestModeSense(t *testing.T) {
 		{"6: caching", sense6(0, 0x08, 0), "1f 00 10 08\n" + shortBlocks + cachingPage},
 		{"6: caching, default", sense6(8, 0x88, 0), "17 00 10 00\n" + cachingPage},
 		{"6: caching, changeable", sense6(8, 0x48, 0), "17 00 10 00\n08 12" + zeros(18)},
+		{"6: control, changeable", sense6(8, 0x4a, 0), "0f 00 10 00\n0a 0a 04 00 08 00 0000 0000 0000  D_SENSE, SWP"},
 		{"10: control", sense10(0, 0x0a, 0), "001a 00 10 00 00 0008\n" + shortBlocks + controlPage},
 		{"10: control, LLBAA", sense10(0x10, 0x0a, 0), "0022 00 10 01 00 0010  header with LONGLBA\n" + longBlocks + controlPage},
 		{"10: exceptions, DBD", sense10(0x18, 0x1c, 0), "0012 00 10 00 00 0000\n" + exceptionsPage},
@@ -184,7 +185,6 @@ func TestModeSense(t *testing.T) {
 	assert.Equal(t, "5/39/00", b.run(0, sense6(0, 0xff, 0), 255, nil).sense(), "saved values")
 	assert.Equal(t, "5/24/00", b.run(0, sense6(0, 0x02, 0), 255, nil).sense(), "unknown page")
 	assert.Equal(t, "5/24/00", b.run(0, sense6(0, 0x0a, 1), 255, nil).sense(), "unknown subpage")
-	assert.Equal(t, "5/20/00", b.run(0, []byte{0x15, 0x10, 0, 0, 12, 0}, 0, make([]byte, 12)).sense(), "MODE SELECT")
 
 	m.info.WriteCache = false
 	b = newBench(t, m)

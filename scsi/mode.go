@@ -73,7 +73,7 @@ func prepareModeSense10(_ *Device, t *Task) error {
 }
 
 func (lu *LogicalUnit) deviceSpecific() byte {
-	if lu.readOnly {
+	if lu.writable() != nil {
 		return deviceSpecificWP | deviceSpecificDPOFUA
 	}
 	return deviceSpecificDPOFUA
@@ -112,8 +112,7 @@ func (lu *LogicalUnit) modePages(cdb []byte) ([]byte, error) {
 	return b, nil
 }
 
-// appendModePage appends a page with its current values, which are the default ones. Nothing can be
-// changed: MODE SELECT is not there, and changeable values are all zero.
+// appendModePage appends a page with its current, default or changeable values.
 func (lu *LogicalUnit) appendModePage(b []byte, page, control byte) []byte {
 	body := make([]byte, 10)
 	switch page {
@@ -123,7 +122,7 @@ func (lu *LogicalUnit) appendModePage(b []byte, page, control byte) []byte {
 		if lu.writeCache {
 			body[0] = 0x04 // WCE
 		}
-	case modeControl: // SPC-4, 7.5: D_SENSE is 0, sense data has fixed format
+	case modeControl: // SPC-4, 7.5.8
 		body[1] = 0x10                               // QUEUE ALGORITHM MODIFIER: unrestricted reordering
 		binary.BigEndian.PutUint16(body[6:], 0xffff) // BUSY TIMEOUT PERIOD: unlimited
 	case modeExceptions: // SPC-4, 7.5
@@ -131,6 +130,14 @@ func (lu *LogicalUnit) appendModePage(b []byte, page, control byte) []byte {
 	}
 	if control == pcChangeable {
 		clear(body)
+	}
+	if page == modeControl {
+		switch control {
+		case pcCurrent:
+			putControl(body, lu.control.Load())
+		case pcChangeable:
+			putControl(body, ^uint32(0))
+		}
 	}
 	return append(append(b, page, byte(len(body))), body...)
 }

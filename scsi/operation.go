@@ -105,6 +105,11 @@ var operations = [...]operation{
 		prepare: prepareInquiry, execute: executeReply,
 	},
 	{
+		name: "MODE SELECT(6)", opcode: 0x15, action: noAction,
+		usage: "\x15\x11\x00\x00\xff\x00", access: accessWrite,
+		prepare: prepareModeSelect6, execute: executeModeSelect,
+	},
+	{
 		name: "RESERVE(6)", opcode: 0x16, action: noAction,
 		usage: "\x16\x00\x00\x00\x00\x00", access: accessOwn,
 		prepare: prepareReserve,
@@ -208,6 +213,11 @@ var operations = [...]operation{
 		usage:  "\x48\xbf\x00\x00\x00\x00\x00\xff\xff\x00",
 		access: accessWrite, flags: needsMedium | usesStore | duringSanitize, offered: (*LogicalUnit).sanitizes,
 		prepare: prepareSanitize, execute: executeExitFailure,
+	},
+	{
+		name: "MODE SELECT(10)", opcode: 0x55, action: noAction,
+		usage: "\x55\x11\x00\x00\x00\x00\x00\xff\xff\x00", access: accessWrite,
+		prepare: prepareModeSelect10, execute: executeModeSelect,
 	},
 	{
 		name: "RESERVE(10)", opcode: 0x56, action: noAction,

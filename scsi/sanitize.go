@@ -79,8 +79,8 @@ func (s *sanitizer) progress() uint16 {
 
 // prepareSanitize checks the CDB: only OVERWRITE has parameters.
 func prepareSanitize(_ *Device, t *Task) error {
-	if t.lu.readOnly {
-		return errWriteProtected
+	if err := t.lu.writable(); err != nil {
+		return err
 	}
 	if e := t.lu.sanitizeError(); e != nil && e.hasProgress {
 		return e // one at a time; after a failure it is up to beginSanitize

@@ -40,19 +40,20 @@ func (e *senseError) Error() string {
 
 // The conditions without particulars. They are never written to.
 var (
-	errNoSense          = &senseError{key: keyNoSense}
-	errOpcode           = &senseError{key: keyIllegalRequest, asc: 0x20} // INVALID COMMAND OPERATION CODE
-	errOutOfRange       = &senseError{key: keyIllegalRequest, asc: 0x21} // LOGICAL BLOCK ADDRESS OUT OF RANGE
-	errShortCDB         = &senseError{key: keyIllegalRequest, asc: 0x24} // INVALID FIELD IN CDB
-	errBidirectional    = &senseError{key: keyIllegalRequest, asc: 0x24}
-	errNoUnit           = &senseError{key: keyIllegalRequest, asc: 0x25} // LOGICAL UNIT NOT SUPPORTED
-	errAttribute        = &senseError{key: keyIllegalRequest, asc: 0x49} // INVALID MESSAGE ERROR (SAM-5, 8.6)
-	errSavingParameters = &senseError{key: keyIllegalRequest, asc: 0x39} // SAVING PARAMETERS NOT SUPPORTED
-	errStopped          = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x02}
-	errSanitizing       = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x1b}    // SANITIZE IN PROGRESS
-	errSanitizeFailed   = &senseError{key: keyMediumError, asc: 0x31, ascq: 0x03} // SANITIZE COMMAND FAILED
-	errWriteProtected   = &senseError{key: keyDataProtect, asc: 0x27}
-	errNoSpace          = &senseError{key: keyDataProtect, asc: 0x27, ascq: 0x07}
+	errNoSense           = &senseError{key: keyNoSense}
+	errOpcode            = &senseError{key: keyIllegalRequest, asc: 0x20} // INVALID COMMAND OPERATION CODE
+	errOutOfRange        = &senseError{key: keyIllegalRequest, asc: 0x21} // LOGICAL BLOCK ADDRESS OUT OF RANGE
+	errShortCDB          = &senseError{key: keyIllegalRequest, asc: 0x24} // INVALID FIELD IN CDB
+	errBidirectional     = &senseError{key: keyIllegalRequest, asc: 0x24}
+	errNoUnit            = &senseError{key: keyIllegalRequest, asc: 0x25} // LOGICAL UNIT NOT SUPPORTED
+	errAttribute         = &senseError{key: keyIllegalRequest, asc: 0x49} // INVALID MESSAGE ERROR (SAM-5, 8.6)
+	errSavingParameters  = &senseError{key: keyIllegalRequest, asc: 0x39} // SAVING PARAMETERS NOT SUPPORTED
+	errStopped           = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x02}
+	errSanitizing        = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x1b}    // SANITIZE IN PROGRESS
+	errSanitizeFailed    = &senseError{key: keyMediumError, asc: 0x31, ascq: 0x03} // SANITIZE COMMAND FAILED
+	errSoftwareProtected = &senseError{key: keyDataProtect, asc: 0x27, ascq: 0x02}
+	errWriteProtected    = &senseError{key: keyDataProtect, asc: 0x27}
+	errNoSpace           = &senseError{key: keyDataProtect, asc: 0x27, ascq: 0x07}
 
 	// INVALID FIELD IN COMMAND INFORMATION UNIT: the transport's fields contradict the CDB (FCP-4 has
 	// the rule that iSCSI lacks, at FCP_DL). errDirection: data in the other direction. errPartialBlock: EDTL
@@ -127,13 +128,17 @@ func storeError(err error, otherwise senseError) error {
 	return &otherwise
 }
 
-// check ends the task with CHECK CONDITION and fixed-format sense data, as D_SENSE = 0 in the Control
-// mode page says, or with the status of a statusError. Any other error is a bug of this package.
+// check ends the task with CHECK CONDITION and sense data in the format that D_SENSE in the Control mode
+// page says, or with the status of a statusError. Any other error is a bug of this package.
 func (t *Task) check(err error) {
 	switch e := err.(type) {
 	case *senseError:
 		t.Status = CheckCondition
-		t.senseLen = len(e.appendFixed(t.sense[:0]))
+		if t.lu != nil && t.lu.control.Load()&controlDSense != 0 {
+			t.senseLen = len(e.appendDescriptor(t.sense[:0]))
+		} else {
+			t.senseLen = len(e.appendFixed(t.sense[:0]))
+		}
 	case statusError:
 		t.Status = Status(e)
 	default:

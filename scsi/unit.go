@@ -45,6 +45,7 @@ type LogicalUnit struct {
 	// written, and so apart from the counters.
 	state        atomic.Uint32
 	capacity     atomic.Uint64 // blocks
+	control      atomic.Uint32 // what MODE SELECT has changed
 	stopped      atomic.Bool   // START STOP UNIT
 	readBytes    atomic.Uint64
 	writtenBytes atomic.Uint64

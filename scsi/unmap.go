@@ -12,8 +12,8 @@ const (
 
 // prepareUnmap wants the whole list: half of one could not be told from one.
 func prepareUnmap(_ *Device, t *Task) error {
-	if t.lu.readOnly {
-		return errWriteProtected
+	if err := t.lu.writable(); err != nil {
+		return err
 	}
 	n := uint64(binary.BigEndian.Uint16(t.CDB[7:]))
 	if n == 0 {

@@ -25,8 +25,8 @@ func (lu *LogicalUnit) writesAtomic() bool { return lu.atomic.most > 0 }
 // prepareWriteAtomic checks SBC-4, WRITE ATOMIC(16). The ATOMIC BOUNDARY must be 0: MAXIMUM ATOMIC BOUNDARY
 // SIZE is.
 func prepareWriteAtomic(_ *Device, t *Task) error {
-	if t.lu.readOnly {
-		return errWriteProtected
+	if err := t.lu.writable(); err != nil {
+		return err
 	}
 	e := parseExtent(t.CDB)
 	e.blocks, e.lengthField = uint64(binary.BigEndian.Uint16(t.CDB[12:])), 12

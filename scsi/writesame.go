@@ -10,10 +10,10 @@ const (
 // 0), if the limit allows so many.
 func prepareWriteSame(_ *Device, t *Task) error {
 	lu := t.lu
-	switch {
-	case lu.readOnly:
-		return errWriteProtected
-	case t.CDB[1]&writeSameUnmap != 0 && !lu.provisioned():
+	if err := lu.writable(); err != nil {
+		return err
+	}
+	if t.CDB[1]&writeSameUnmap != 0 && !lu.provisioned() {
 		return invalidField(1, 3)
 	}
 	e := parseExtent(t.CDB)
