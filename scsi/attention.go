@@ -19,6 +19,7 @@ const (
 	reservationsReleased
 	registrationsPreempted
 	accessStateChanged
+	transitionFailed
 	capacityChanged
 	reportedLUNsChanged
 
@@ -37,6 +38,7 @@ var attentionSense = [...]*senseError{
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x04}, // RESERVATIONS RELEASED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x05}, // REGISTRATIONS PREEMPTED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x06}, // ASYMMETRIC ACCESS STATE CHANGED
+	{key: keyUnitAttention, asc: 0x2a, ascq: 0x07}, // IMPLICIT ASYMMETRIC ACCESS STATE TRANSITION FAILED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x09}, // CAPACITY DATA HAS CHANGED
 	{key: keyUnitAttention, asc: 0x3f, ascq: 0x0e}, // REPORTED LUNS DATA HAS CHANGED
 }
@@ -65,7 +67,8 @@ type NexusConfig struct {
 	// Initiator is the initiator port's name: iSCSI name, ",i,0x", ISID (RFC 7143, 4.2.7).
 	Initiator string
 	// RelativePort is the relative target port identifier, which also is the portal group tag in the
-	// target port's name.
+	// target port's name, and the target port group. One that is not in DeviceConfig.PortGroups is added
+	// to the groups, as Optimized.
 	RelativePort uint16
 	// LUNs are the numbers of the units that are there for this nexus, from 0 to MaxLUN; nil: all.
 	LUNs []int
@@ -79,8 +82,8 @@ func (d *Device) Attach(c NexusConfig) *Nexus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.nexuses[n] = struct{}{}
-	if !slices.Contains(d.relativePorts, c.RelativePort) {
-		d.relativePorts = append(d.relativePorts, c.RelativePort)
+	if !slices.ContainsFunc(d.groups, func(g PortGroup) bool { return g.ID == c.RelativePort }) {
+		d.addGroupLocked(PortGroup{ID: c.RelativePort})
 	}
 	return n
 }

@@ -3,6 +3,7 @@ package scsi
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -26,8 +27,7 @@ type Device struct {
 
 	mu      sync.Mutex // guards replacing units and reservations, nexuses, and their attentions
 	nexuses map[*Nexus]struct{}
-	// relativePorts are the target ports that nexuses have come through. Guarded by mu.
-	relativePorts []uint16
+	groups  []PortGroup // guarded by mu
 }
 
 // DeviceConfig identifies a device.
@@ -39,6 +39,8 @@ type DeviceConfig struct {
 	// MaxTransfer bounds a command's data, in bytes, and is what VPD page B0h says; 0 takes
 	// DefaultMaxTransfer.
 	MaxTransfer uint32
+	// PortGroups are the target port groups; nil: one, with ID 1, Optimized.
+	PortGroups []PortGroup
 	// State keeps persistent reservations through power loss; nil: there is no APTPL.
 	State StateKeeper
 }
@@ -57,7 +59,10 @@ func NewDevice(c DeviceConfig) *Device {
 	if c.MaxTransfer == 0 {
 		c.MaxTransfer = DefaultMaxTransfer
 	}
-	d := &Device{config: c, nexuses: make(map[*Nexus]struct{})}
+	if c.PortGroups == nil {
+		c.PortGroups = []PortGroup{{ID: 1}}
+	}
+	d := &Device{config: c, nexuses: make(map[*Nexus]struct{}), groups: slices.Clone(c.PortGroups)}
 	d.units.Store(new([]*LogicalUnit))
 	return d
 }
@@ -81,6 +86,9 @@ func (d *Device) Add(lun int, s backstore.Store, c LUConfig) (*LogicalUnit, erro
 	units := make([]*LogicalUnit, max(len(old), lun+1))
 	copy(units, old)
 	units[lun] = lu
+	for _, g := range d.groups {
+		lu.addGroupLocked(g)
+	}
 	d.units.Store(&units)
 	d.raiseListChangedLocked(lun)
 	return lu, nil

@@ -113,7 +113,7 @@ func (d *Device) admit(op *operation, t *Task) error {
 			return err
 		}
 	}
-	return nil
+	return t.lu.reachable(t.Nexus.relativePort, op)
 }
 
 // Execute runs a prepared task, to its end, unless it sets t.NeedsRoom. It may block if t.MayBlock.

@@ -10,9 +10,11 @@ const (
 	noUnitByte = 0x7f
 
 	standardInquiryLen = 96
-	vendorLen          = 8
-	productLen         = 16
-	revisionLen        = 4
+
+	tpgs        = 0x30 // target port groups: implicit and explicit asymmetric access
+	vendorLen   = 8
+	productLen  = 16
+	revisionLen = 4
 )
 
 // versionDescriptors are the standards that we follow (SPC-4, 6.6.2), no particular version
@@ -51,7 +53,8 @@ func (d *Device) standardInquiry(lu *LogicalUnit) []byte {
 	b[2] = 0x06                   // VERSION: SPC-4
 	b[3] = 0x10 | 0x02            // HISUP, RESPONSE DATA FORMAT
 	b[4] = standardInquiryLen - 5 // ADDITIONAL LENGTH
-	b[7] = 0x02                   // CMDQUE
+	b[5] |= tpgs
+	b[7] = 0x02 // CMDQUE
 	putPadded(b[8:8+vendorLen], d.config.Vendor)
 	putPadded(b[16:16+productLen], d.config.Product)
 	putPadded(b[32:32+revisionLen], d.config.Revision)

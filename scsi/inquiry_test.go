@@ -38,7 +38,7 @@ func TestStandardInquiry(t *testing.T) {
 		06  VERSION: SPC-4
 		12  HISUP, RESPONSE DATA FORMAT
 		5b  ADDITIONAL LENGTH
-		00 00 02  CMDQUE
+		30 00 02  TPGS: implicit and explicit; CMDQUE
 		474f4953 45522020  T10 VENDOR IDENTIFICATION
 		676f6973 65722064 69736b20 20202020  PRODUCT IDENTIFICATION
 		31202020  PRODUCT REVISION LEVEL
@@ -72,13 +72,15 @@ func TestVitalProductData(t *testing.T) {
 			00 80 83 b0 b1 b2  supported pages`,
 		0x80: `00 80 0020  header
 			` + serial + `  PRODUCT SERIAL NUMBER`,
-		0x83: `00 83 0078  header
+		0x83: `00 83 0080  header
 			02 01 00 28  ASCII, logical unit, T10 vendor ID
 			474f4953 45522020 ` + serial + `  GOISER, serial number
 			01 03 00 08  binary, logical unit, NAA
 			30d0ba95dbdfa166  locally assigned
 			51 94 00 04  iSCSI, binary, PIV, port, relative target port
 			0000 0001  RELATIVE TARGET PORT IDENTIFIER
+			51 95 00 04  iSCSI, binary, PIV, port, target port group
+			0000 0001  TARGET PORT GROUP
 			53 98 00 1c  iSCSI, UTF-8, PIV, port, SCSI name string
 			69716e2e 32303236 2d30312e 74657374 3a782c74 2c307830 30303100  iqn.2026-01.test:x,t,0x0001
 			53 a8 00 14  iSCSI, UTF-8, PIV, device, SCSI name string

@@ -57,6 +57,7 @@ func TestModeSelectTakesWhatModeSenseGave(t *testing.T) {
 			assert.Equal(t, golden(t, "0a0a 00 10 00 00 0000 ffff 0000"), defaults[4:])
 
 			b.d.ResetLU(0, b.nexus)
+			require.Equal(t, "29/03", b.attentions())
 			assert.Equal(t, golden(t, "0f 00 10 00 0a0a 00 10 00 00 0000 ffff 0000"), b.controlPage())
 		})
 	}

@@ -66,6 +66,12 @@ const (
 	touchesBlocks
 	// runsAlone: nobody else is inside the gate with an overlapping extent.
 	runsAlone
+	// inStandby, inUnavailable, inTransition: allowed through a port group in that state.
+	inStandby
+	inUnavailable
+	inTransition
+
+	inAnyState = inStandby | inUnavailable | inTransition
 )
 
 // Opcodes with service actions, and where in byte 1 those are.
@@ -73,6 +79,7 @@ const (
 	opPersistentIn      = 0x5e
 	opPersistentOut     = 0x5f
 	opMaintenanceIn     = 0xa3
+	opMaintenanceOut    = 0xa4
 	opServiceActionIn16 = 0x9e
 	serviceActionMask   = 0x1f
 )
@@ -86,7 +93,7 @@ var operations = [...]operation{
 	},
 	{
 		name: "REQUEST SENSE", opcode: 0x03, action: noAction,
-		usage: "\x03\x01\x00\x00\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention | duringSanitize,
+		usage: "\x03\x01\x00\x00\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention | inAnyState | duringSanitize,
 		prepare: prepareRequestSense, execute: executeReply,
 	},
 	{
@@ -101,12 +108,12 @@ var operations = [...]operation{
 	},
 	{
 		name: "INQUIRY", opcode: 0x12, action: noAction,
-		usage: "\x12\x01\xff\xff\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention | duringSanitize,
+		usage: "\x12\x01\xff\xff\xff\x00", access: accessAlways, flags: anyLUN | ignoresAttention | inAnyState | duringSanitize,
 		prepare: prepareInquiry, execute: executeReply,
 	},
 	{
 		name: "MODE SELECT(6)", opcode: 0x15, action: noAction,
-		usage: "\x15\x11\x00\x00\xff\x00", access: accessWrite,
+		usage: "\x15\x11\x00\x00\xff\x00", access: accessWrite, flags: inStandby,
 		prepare: prepareModeSelect6, execute: executeModeSelect,
 	},
 	{
@@ -121,7 +128,7 @@ var operations = [...]operation{
 	},
 	{
 		name: "MODE SENSE(6)", opcode: 0x1a, action: noAction,
-		usage: "\x1a\x08\xff\xff\xff\x00", access: accessRead,
+		usage: "\x1a\x08\xff\xff\xff\x00", access: accessRead, flags: inStandby,
 		prepare: prepareModeSense6, execute: executeReply,
 	},
 	{
@@ -216,7 +223,7 @@ var operations = [...]operation{
 	},
 	{
 		name: "MODE SELECT(10)", opcode: 0x55, action: noAction,
-		usage: "\x55\x11\x00\x00\x00\x00\x00\xff\xff\x00", access: accessWrite,
+		usage: "\x55\x11\x00\x00\x00\x00\x00\xff\xff\x00", access: accessWrite, flags: inStandby,
 		prepare: prepareModeSelect10, execute: executeModeSelect,
 	},
 	{
@@ -231,67 +238,67 @@ var operations = [...]operation{
 	},
 	{
 		name: "MODE SENSE(10)", opcode: 0x5a, action: noAction,
-		usage: "\x5a\x18\xff\xff\x00\x00\x00\xff\xff\x00", access: accessRead,
+		usage: "\x5a\x18\xff\xff\x00\x00\x00\xff\xff\x00", access: accessRead, flags: inStandby,
 		prepare: prepareModeSense10, execute: executeReply,
 	},
 	{
 		name: "PERSISTENT RESERVE IN, READ KEYS", opcode: opPersistentIn, action: prReadKeys,
-		usage: "\x5e\x00\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		usage: "\x5e\x00\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentIn, execute: executeReply,
 	},
 	{
 		name: "PERSISTENT RESERVE IN, READ RESERVATION", opcode: opPersistentIn, action: prReadReservation,
-		usage: "\x5e\x01\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		usage: "\x5e\x01\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentIn, execute: executeReply,
 	},
 	{
 		name: "PERSISTENT RESERVE IN, REPORT CAPABILITIES", opcode: opPersistentIn, action: prReportCapabilities,
-		usage: "\x5e\x02\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		usage: "\x5e\x02\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentIn, execute: executeReply,
 	},
 	{
 		name: "PERSISTENT RESERVE IN, READ FULL STATUS", opcode: opPersistentIn, action: prReadFullStatus,
-		usage: "\x5e\x03\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent,
+		usage: "\x5e\x03\x00\x00\x00\x00\x00\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentIn, execute: executeReply,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, REGISTER", opcode: opPersistentOut, action: prRegister,
-		usage: "\x5f\x00\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		usage: "\x5f\x00\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, RESERVE", opcode: opPersistentOut, action: prReserve,
-		usage: "\x5f\x01\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		usage: "\x5f\x01\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, RELEASE", opcode: opPersistentOut, action: prRelease,
-		usage: "\x5f\x02\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		usage: "\x5f\x02\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, CLEAR", opcode: opPersistentOut, action: prClear,
-		usage: "\x5f\x03\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		usage: "\x5f\x03\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, PREEMPT", opcode: opPersistentOut, action: prPreempt,
-		usage: "\x5f\x04\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		usage: "\x5f\x04\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, PREEMPT AND ABORT", opcode: opPersistentOut, action: prPreemptAndAbort,
-		usage: "\x5f\x05\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent,
+		usage: "\x5f\x05\xff\x00\x00\xff\xff\xff\xff\x00", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY", opcode: opPersistentOut, action: prRegisterAndIgnore,
-		usage: "\x5f\x06\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		usage: "\x5f\x06\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
 		name: "PERSISTENT RESERVE OUT, REGISTER AND MOVE", opcode: opPersistentOut, action: prRegisterAndMove,
-		usage: "\x5f\x07\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent,
+		usage: "\x5f\x07\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
 	},
 	{
@@ -380,8 +387,14 @@ var operations = [...]operation{
 	{
 		name: "REPORT LUNS", opcode: 0xa0, action: noAction,
 		usage:  "\xa0\x00\xff\x00\x00\x00\xff\xff\xff\xff\x00\x00",
-		access: accessAlways, flags: anyLUN | ignoresAttention | duringSanitize,
+		access: accessAlways, flags: anyLUN | ignoresAttention | inAnyState | duringSanitize,
 		prepare: prepareReportLUNs, execute: executeReply,
+	},
+	{
+		name: "REPORT TARGET PORT GROUPS", opcode: opMaintenanceIn, action: 0x0a,
+		usage:  "\xa3\xea\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access: accessAlways, flags: inAnyState,
+		prepare: prepareReportGroups, execute: executeReply,
 	},
 	{
 		name: "REPORT SUPPORTED OPERATION CODES", opcode: opMaintenanceIn, action: 0x0c,
@@ -394,6 +407,12 @@ var operations = [...]operation{
 		usage:  "\xa3\x0d\x80\x00\x00\x00\xff\xff\xff\xff\x00\x00",
 		access: accessRead, flags: duringSanitize,
 		prepare: prepareReportTMFs, execute: executeReply,
+	},
+	{
+		name: "SET TARGET PORT GROUPS", opcode: opMaintenanceOut, action: 0x0a,
+		usage:  "\xa4\x0a\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access: accessWrite, flags: inStandby | inUnavailable,
+		prepare: prepareSetGroups, execute: executeSetGroups,
 	},
 	{
 		name: "READ(12)", opcode: 0xa8, action: noAction,

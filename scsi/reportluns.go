@@ -53,6 +53,8 @@ func prepareRequestSense(d *Device, t *Task) error {
 	default:
 		if ua := d.attend(t.Nexus, t.lu, allAttentions); ua != nil {
 			sense = ua
+		} else if err := t.lu.reachable(t.Nexus.relativePort, byOpcode[0][0]); err != nil {
+			sense = err.(*senseError) // TEST UNIT READY would end so
 		} else if e := t.lu.sanitizeError(); e != nil {
 			sense = e
 		} else if t.lu.stopped.Load() {

@@ -198,10 +198,11 @@ func (d *Device) parseMove(q *registryRequest, list []byte) error {
 }
 
 // ports lists the relative target port identifiers of the device.
-func (d *Device) ports() []uint16 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.relativePorts)
+func (d *Device) ports() (ports []uint16) {
+	for _, g := range d.PortGroups() {
+		ports = append(ports, g.ID)
+	}
+	return ports
 }
 
 // initiatorPorts lists the initiator ports of a name that have a nexus with the device.

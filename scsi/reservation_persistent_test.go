@@ -77,7 +77,7 @@ func (b *bench) register(key uint64) {
 // attentions takes what is pending.
 func (b *bench) attentions() string {
 	var all []string
-	for s := b.ready(0); s != ""; s = b.ready(0) {
+	for s := b.ready(0); strings.HasPrefix(s, "6/"); s = b.ready(0) {
 		all = append(all, strings.TrimPrefix(s, "6/"))
 	}
 	return strings.Join(all, " ")

@@ -64,6 +64,13 @@ var (
 	errDataLength   = &senseError{key: keyIllegalRequest, asc: 0x0e, ascq: 0x03}
 )
 
+// The conditions of a unit that is not reached through the command's port (SPC-4, 5.16.2.4).
+var (
+	errTransitioning = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x0a}
+	errStandby       = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x0b}
+	errUnavailable   = &senseError{key: keyNotReady, asc: 0x04, ascq: 0x0c}
+)
+
 // The conditions of parameter lists and of reservations.
 var (
 	errListLength      = &senseError{key: keyIllegalRequest, asc: 0x1a}             // PARAMETER LIST LENGTH ERROR

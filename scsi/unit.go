@@ -51,6 +51,9 @@ type LogicalUnit struct {
 	writtenBytes atomic.Uint64
 	errors       atomic.Uint64
 
+	groups  []groupAccess                          // guarded by Device.mu
+	limited atomic.Pointer[map[uint16]AccessState] // the groups in which not every command is allowed; nil: none
+
 	// reservations is nil as long as nobody has reserved or registered. Replaced under Device.mu.
 	reservations atomic.Pointer[reservations]
 	registering  sync.Mutex // held by a PERSISTENT RESERVE OUT, which may take as long as a disk

@@ -98,13 +98,14 @@ const (
 	designatorT10Vendor    = 0x1 // DESIGNATOR TYPE
 	designatorNAA          = 0x3
 	designatorRelativePort = 0x4
+	designatorPortGroup    = 0x5
 	designatorName         = 0x8
 
 	naaLocal = 0x3 // locally assigned: 60 bits that are ours, since we have no IEEE company ID
 )
 
 // identification makes the body of the Device Identification page: the unit, the port that the command
-// came through, and the device. A target port group is left out: there is no asymmetric access.
+// came through and its group, and the device.
 func (d *Device) identification(t *Task) []byte {
 	vendor := make([]byte, vendorLen)
 	putPadded(vendor, d.config.Vendor)
@@ -116,6 +117,8 @@ func (d *Device) identification(t *Task) []byte {
 
 	port := t.Nexus.relativePort
 	b = appendDesignator(b, protocolISCSI|codeSetBinary, designatorPIV|designatorPort|designatorRelativePort,
+		binary.BigEndian.AppendUint16([]byte{0, 0}, port))
+	b = appendDesignator(b, protocolISCSI|codeSetBinary, designatorPIV|designatorPort|designatorPortGroup,
 		binary.BigEndian.AppendUint16([]byte{0, 0}, port))
 	b = appendDesignator(b, protocolISCSI|codeSetUTF8, designatorPIV|designatorPort|designatorName,
 		nameString(fmt.Sprintf("%s,t,0x%04x", d.config.Name, port)))
