@@ -1,11 +1,13 @@
 package target_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/scsi"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -243,4 +246,44 @@ func BenchmarkTCPWrite4K(b *testing.B) {
 			b.Fatal("write failed")
 		}
 	}
+}
+
+// Field report LU-07, through sockets: initiators that count up one block by COMPARE AND WRITE, each trying
+// again after MISCOMPARE, lose no count; no read shows half of a block.
+func TestCompareAndWriteCountsOverTCP(t *testing.T) {
+	const initiators, counts = 4, 100
+	b := newTCPBench(t, 64, target.Config{}, nil)
+	var wg sync.WaitGroup
+	for i := range initiators {
+		w := b.dial()
+		require.Equal(t, iscsi.LoginSuccess, w.login(byte(i+1)).Status)
+		w.ready()
+		wg.Go(func() {
+			block, cdb := make([]byte, 512), [16]byte{0: 0x89, 9: 7, 13: 1}
+			for done := 0; done < counts; {
+				w.scsi(iscsi.SCSICommand{Final: true, Read: true, EDTL: 512, CDB: cdb10(0x28, 7, 1)}, nil)
+				if !assert.Zero(t, w.finish(nil, block)) || !assert.Equal(t, bytes.Repeat(block[:8], 64), block) {
+					return
+				}
+				next := binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(block)+1)
+				out := append(block[:512:512], bytes.Repeat(next, 64)...)
+				w.scsi(iscsi.SCSICommand{Final: true, Write: true, EDTL: 1024, CDB: cdb}, out)
+				switch status := w.finish(out, nil); status {
+				case uint8(scsi.Good):
+					done++
+				default:
+					if !assert.EqualValues(t, scsi.CheckCondition, status) {
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	w, block := b.dial(), make([]byte, 512)
+	require.Equal(t, iscsi.LoginSuccess, w.login(99).Status)
+	w.ready()
+	w.scsi(iscsi.SCSICommand{Final: true, Read: true, EDTL: 512, CDB: cdb10(0x28, 7, 1)}, nil)
+	require.Zero(t, w.finish(nil, block))
+	assert.EqualValues(t, initiators*counts, binary.BigEndian.Uint64(block))
 }
