@@ -117,9 +117,7 @@ func TestAccessMistakes(t *testing.T) {
 		"initiators: {\"iqn.2026-01.example:x\": {lun: 1}}":                          "unknown key; there are auth, luns, readonly",
 	} {
 		for name, text := range map[string]string{"SHORT": "abc", "LONG": "a secret of 19 bytes", "LINES": "a secret of 19 bytes\nand more\n", "HUGE": strings.Repeat("x", 300)} {
-			if strings.Contains(yaml, name) {
-				yaml = strings.Replace(yaml, name, secretFile(t, text, 0o600), 1)
-			}
+			yaml = strings.Replace(yaml, name, secretFile(t, text, 0o600), 1)
 		}
 		_, err := conf.Parse("x.yaml", []byte(target(yaml)))
 		if assert.Error(t, err, yaml) {

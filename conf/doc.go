@@ -1,5 +1,5 @@
 // Package conf is the target daemon's configuration: one YAML schema, read and checked as a whole. It
-// opens nothing and starts nothing.
+// opens nothing but files of secrets, and starts nothing.
 //
 //	c, err := conf.Load("/etc/iserd/iserd.yaml")
 //

@@ -10,7 +10,9 @@
 // the target has promised to be quiet about it and the transport has let go of its memory; a target that
 // does not promise loses the session.
 //
-// What it is not: there is no reconnecting, no more than one connection in a session, no CHAP, no error
+// Who we are is proved by CHAP, one-way or mutual, where there are credentials (auth.go).
+//
+// What it is not: there is no reconnecting, no more than one connection in a session, no error
 // recovery level above 0, and no bidirectional command.
 //
 // Standards: RFC 7143, RFC 7145 (what keys mean over iSER), SPC-4 and SBC-3 for what Disk sends.

@@ -10,6 +10,7 @@ import (
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/arena"
+	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iscsi/tcp"
@@ -46,6 +47,32 @@ func portal() (address string, stop func()) {
 		_ = pool.Close()
 		_ = ram.Close()
 	}
+}
+
+// Prove who we are, and have the target prove who it is, by secrets that no log and no error shows.
+func ExampleOpen_chap() {
+	address, stop := portal()
+	defer stop()
+
+	ours, err := chap.NewSecret("of the host, at least 12 bytes")
+	if err != nil {
+		log.Fatal(err)
+	}
+	theirs, err := chap.NewSecret("of the disk, another one")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = initiator.Open(context.Background(), &tcp.Dialer{}, address, "iqn.2026-01.com.example:disk", initiator.Options{
+		CHAP: &chap.Credentials{User: "host", Secret: ours, MutualUser: "disk", MutualSecret: theirs},
+	})
+	// This target knows no secrets, and is not let off proving itself.
+	if refused, ok := errors.AsType[*iscsi.LoginError](err); ok {
+		fmt.Println(refused.Status)
+	}
+	fmt.Println(ours)
+	// Output:
+	// authentication failed
+	// (secret)
 }
 
 // Ask a portal for its targets.

@@ -108,7 +108,7 @@ func (a *authenticator) method(offer string) ([]iscsi.KeyValue, error) {
 	if !found {
 		return nil, authFailed("no method in common with %.64q", offer)
 	}
-	if a.stage > agreed {
+	if a.want != nil && a.stage != authOpen {
 		return nil, nil // answered already
 	}
 	a.stage = agreed

@@ -25,7 +25,8 @@
 //	a discovery session for a request discoveryIdle
 //	a logged out peer to close        lingerTime
 //
-// How memory cannot deadlock stands in memory.go.
+// How memory cannot deadlock stands in memory.go. Who may log in to what, and sees what of it, stands in access.go,
+// how initiators prove who they are in auth.go, and what one peer may use up in table.go.
 //
 //	s := target.New(target.Config{Pool: pool, Log: log})
 //	s.AddTarget(target.TargetConfig{Name: name, Device: dev, Negotiate: iscsi.DefaultConfig()})
