@@ -156,6 +156,7 @@ func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string
 	k.access(path, t)
 	k.groups(path+"/groups", t.Groups)
 	k.redirect(path+"/redirect", t.Redirect)
+	k.alua(path+"/alua", t)
 	n := &t.Negotiate
 	k.within(path+"/max_connections", int64(n.MaxConnections), 1, maxConnections)
 	first := k.within(path+"/first_burst", int64(n.FirstBurstLength), minBurst, maxBurst)

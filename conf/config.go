@@ -11,6 +11,7 @@ import (
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/chap"
+	"github.com/goiser/goiser/scsi"
 )
 
 // Version is the version of the schema.
@@ -97,8 +98,10 @@ type Target struct {
 	// Auth is what initiators without an entry have to prove; nil: nothing.
 	Auth *chap.Credentials
 	// Groups are the portal groups through which it is served and seen; empty: all.
-	Groups    []int
-	Redirect  *Redirect // nil: it is here
+	Groups   []int
+	Redirect *Redirect // nil: it is here
+	// ALUA has access states of portal groups; those that are not in it are optimized.
+	ALUA      []scsi.PortGroup
 	Negotiate iscsi.Config
 }
 

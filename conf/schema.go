@@ -130,6 +130,7 @@ func (r *reader) target(p pair) Target {
 		}},
 		field{"groups", r.numbers(&t.Groups)},
 		field{"redirect", r.redirect(&t.Redirect)},
+		field{"alua", r.alua(&t.ALUA)},
 		field{"initial_r2t", r.flag(func(v bool) { t.Negotiate.InitialR2T = &v })},
 		field{"immediate_data", r.flag(func(v bool) { t.Negotiate.ImmediateData = v })},
 		field{"first_burst", r.size(burst(&t.Negotiate.FirstBurstLength))},

@@ -193,6 +193,7 @@ func (s *service) addTargets(c *conf.Config) error {
 	for _, t := range c.Targets {
 		dev := scsi.NewDevice(scsi.DeviceConfig{
 			Name: string(t.Name), MaxTransfer: uint32(c.Limits.MaxTransfer), State: s.keeper(),
+			PortGroups: c.PortGroups(&t),
 		})
 		for _, l := range t.LUNs {
 			id := fmt.Sprintf("%s,%d,%s", t.Name, l.Number, l.Store) // the same disk after a restart
