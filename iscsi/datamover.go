@@ -184,6 +184,13 @@ type TargetDatamover interface {
 	Abort(t *Transfer)
 }
 
+// A Resizer is a datamover that cuts data into PDUs by MaxRecvDataSegmentLength, which the peer may declare
+// anew at any time (RFC 7143, 13.12). From the call on no data segment is longer than n bytes, which are at
+// least 512. The connection's loop calls it.
+type Resizer interface {
+	SetMaxSendData(n uint32)
+}
+
 // An InitiatorDatamover carries the data of an initiator's tasks.
 type InitiatorDatamover interface {
 	Datamover

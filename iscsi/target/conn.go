@@ -96,8 +96,9 @@ type conn struct {
 	ses     *session    // nil until login has ended
 	cid     uint16
 	params  iscsi.Params // of this connection
-	locked  bool         // it holds its session's lock
-	timed   bool         // something of it has a deadline
+	neg     *iscsi.Negotiation
+	locked  bool // it holds its session's lock
+	timed   bool // something of it has a deadline
 
 	sending  int        // bytes of read data queued that have not left
 	ready    taskQueue  // read data that waits for room

@@ -35,7 +35,8 @@
 //	...
 //	s.Shutdown(ctx)
 //
-// Reject is sent only for a Text Request that cannot be answered. It is useless for a SCSI Command (the
+// Reject is sent only for a Text Request that cannot be answered and for a SNACK, which takes no CmdSN and asks
+// for error recovery that was not agreed on. It is useless for a SCSI Command (the
 // initiator's task hangs on) and harmful for others (some initiators crash on it), so that every other
 // breach of the protocol that has no answer of its own ends the connection, over every transport, as
 // ErrorRecoveryLevel 0 allows (RFC 7143, 7.1.5).

@@ -52,9 +52,10 @@ type fakeDM struct {
 	err      error
 	memory   map[uint32][]byte // by ITT
 	gets     map[uint32]*fakeGet
-	holdGets bool // GetData stays pending until finishGet
-	stuffed  bool // Idle says no
-	keepAll  bool // EventReleased is not delivered until releaseAll
+	holdGets bool   // GetData stays pending until finishGet
+	stuffed  bool   // Idle says no
+	maxSend  uint32 // as set last
+	keepAll  bool   // EventReleased is not delivered until releaseAll
 	kept     []*iscsi.Transfer
 	noMemory bool // CanPut and CanGet say no
 	enabled  bool
@@ -164,6 +165,12 @@ func (d *fakeDM) Flush() error {
 	d.late = nil
 	d.cond.Broadcast()
 	return d.err
+}
+
+func (d *fakeDM) SetMaxSendData(n uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.maxSend = n
 }
 
 func (d *fakeDM) Idle() bool {

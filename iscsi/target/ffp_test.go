@@ -179,7 +179,7 @@ func TestOpcodesThatEndASession(t *testing.T) {
 			switch op {
 			case iscsi.OpNOPOut, iscsi.OpTextRequest, iscsi.OpLogoutReq:
 				continue
-			case iscsi.OpSCSICommand, iscsi.OpTMFRequest:
+			case iscsi.OpSCSICommand, iscsi.OpTMFRequest, iscsi.OpSNACK:
 				if !discovery {
 					continue
 				}

@@ -2,6 +2,7 @@ package target_test
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 	"time"
 
@@ -59,4 +60,33 @@ func TestPingsOverALinkStuffedWithReadData(t *testing.T) {
 		}
 	}
 	assert.Less(t, before, reads/2, "the ping was answered behind %d of %d reads", before, reads)
+}
+
+// TestReadDataKeepsToWhatIsDeclaredAnew: MaxRecvDataSegmentLength may change at any time (RFC 7143, 13.12).
+func TestReadDataKeepsToWhatIsDeclaredAnew(t *testing.T) {
+	b := newTCPBench(t, 64, target.Config{}, nil)
+	w := b.dial()
+	w.login(1, "MaxRecvDataSegmentLength=65536")
+	w.ready()
+	longest := func() (n int) {
+		w.scsi(iscsi.SCSICommand{Final: true, Read: true, EDTL: 65536, CDB: cdb10(0x28, 0, 128)}, nil)
+		for {
+			bhs, data, err := w.recv()
+			require.NoError(t, err)
+			n = max(n, len(data))
+			if iscsi.OpcodeOf(bhs) == iscsi.OpSCSIResponse || bhs[1]&1 != 0 { // S: the status is in it
+				return n
+			}
+		}
+	}
+	assert.Equal(t, 65536, longest())
+	for _, n := range []int{1024, 32768} {
+		(&iscsi.TextRequest{Final: true, Immediate: true, ITT: 0x8888, TTT: iscsi.ReservedTag, CmdSN: iscsi.CmdSN(w.cmdSN)}).Put(&w.hdr)
+		w.send(&w.hdr, fmt.Appendf(nil, "MaxRecvDataSegmentLength=%d\x00", n))
+		bhs, data, err := w.recv()
+		require.NoError(t, err)
+		require.Equal(t, iscsi.OpTextResponse, iscsi.OpcodeOf(bhs))
+		require.Empty(t, data)
+		assert.Equal(t, n, longest())
+	}
 }

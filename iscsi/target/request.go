@@ -29,6 +29,10 @@ func (c *conn) request(ev *iscsi.Event) {
 		c.dataOut(ev)
 		return
 	}
+	if op == iscsi.OpSNACK && !c.ses.discovery {
+		c.reject(&iscsi.RejectError{Reason: iscsi.RejectSNACK, What: "SNACK without error recovery"}, ev.BHS)
+		return
+	}
 	if !c.allowed(op) {
 		c.fail(fmt.Errorf("%v is not expected here", op))
 		return
@@ -60,7 +64,7 @@ func cmdSN(bhs *[iscsi.BHSSize]byte) iscsi.CmdSN {
 }
 
 // allowed reports whether an opcode may come in full-feature phase. A discovery session has text and
-// logout, and pings do no harm (RFC 7143, 4.3). SNACK is for error recovery levels that we do not have.
+// logout, and pings do no harm (RFC 7143, 4.3).
 func (c *conn) allowed(op iscsi.Opcode) bool {
 	switch op {
 	case iscsi.OpNOPOut, iscsi.OpTextRequest, iscsi.OpLogoutReq:

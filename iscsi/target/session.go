@@ -145,6 +145,8 @@ func (c *conn) enter() {
 	c.s.entered(c)
 	c.log = c.s.log.WithFields(logrus.Fields{"session": ses.tsih, "initiator": l.initiator, "target": ses.targetName()})
 	c.log.Info(ses.greeting(c))
+	c.neg = l.neg
+	c.neg.SetFullFeature()
 	c.login = login{initiator: l.initiator}
 }
 

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/goiser/goiser/iscsi"
@@ -72,12 +73,47 @@ func (c *conn) takeText(req *iscsi.TextRequest, data []byte) *iscsi.RejectError 
 		return bad("%v", err)
 	}
 	x.in = nil
+	if x.out, err = c.answerText(x.out, kvs); err != nil {
+		return bad("%v", err)
+	}
+	return nil
+}
+
+// answerText appends the answers to the keys of a whole text. In full-feature phase the initiator may declare its
+// MaxRecvDataSegmentLength and its alias; everything else that is known has had its time (RFC 7143, 13).
+func (c *conn) answerText(out []byte, kvs []iscsi.KeyValue) ([]byte, error) {
+	var asked []iscsi.KeyValue
+	listed := false
 	for _, kv := range kvs {
-		if kv.Key == "SendTargets" {
-			x.out = c.sendTargets(x.out, kv.Value)
-			continue
+		switch {
+		case kv.Key == "SendTargets" && listed:
+			return nil, errors.New("SendTargets came twice")
+		case kv.Key == "SendTargets":
+			listed = true
+			out = c.sendTargets(out, kv.Value)
+		case kv.Key == "InitiatorAlias":
+		case iscsi.IsLoginKey(kv.Key):
+			out = iscsi.AppendText(out, iscsi.KeyValue{Key: kv.Key, Value: "Reject"})
+		default:
+			asked = append(asked, kv)
 		}
-		x.out = iscsi.AppendText(x.out, iscsi.KeyValue{Key: kv.Key, Value: "NotUnderstood"})
+	}
+	answers, err := c.neg.Receive(asked)
+	if err != nil {
+		return nil, err
+	}
+	return iscsi.AppendText(out, answers...), c.redeclare()
+}
+
+// redeclare puts what the initiator may have declared into force.
+func (c *conn) redeclare() error {
+	now, err := c.neg.Result()
+	if err != nil || now.MaxSendData == c.params.MaxSendData {
+		return err
+	}
+	c.params.MaxSendData = now.MaxSendData
+	if r, ok := c.dm.(iscsi.Resizer); ok {
+		r.SetMaxSendData(now.MaxSendData)
 	}
 	return nil
 }

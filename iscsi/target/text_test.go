@@ -235,7 +235,67 @@ func TestUnknownKeysInText(t *testing.T) {
 	c.textRequest(iscsi.TextRequest{Final: true, TTT: iscsi.ReservedTag}, "X-foo=1", "MaxBurstLength=512")
 	r, data := c.textResponse()
 	assert.True(t, r.Final)
-	assert.Equal(t, "X-foo=NotUnderstood\x00MaxBurstLength=NotUnderstood\x00", data)
+	assert.Equal(t, "X-foo=NotUnderstood\x00MaxBurstLength=Reject\x00", data)
+}
+
+// TestKeysOfFullFeaturePhase: RFC 7143, 13: MaxRecvDataSegmentLength and aliases may be declared at any time.
+func TestKeysOfFullFeaturePhase(t *testing.T) {
+	bothTraits(t, func(t *testing.T, tr iscsi.Traits) {
+		b := newBench(t, benchConfig{})
+		c := b.login(tr)
+		c.clearUA(0)
+		ask := func(lines ...string) string {
+			c.textRequest(iscsi.TextRequest{Final: true, TTT: iscsi.ReservedTag}, lines...)
+			r, data := c.textResponse()
+			require.True(t, r.Final)
+			return data
+		}
+		assert.Empty(t, ask("MaxRecvDataSegmentLength=512", "InitiatorAlias=box"))
+		if !tr.RDMA { // else the iSER keys hold (RFC 7145, 6)
+			c.dm.set(func() { assert.EqualValues(t, 512, c.dm.maxSend) })
+			list, parts := c.sendTargets("", 512)
+			assert.NotEmpty(t, list)
+			assert.Equal(t, 1, parts)
+			ping := make([]byte, 4096)
+			var bhs [iscsi.BHSSize]byte
+			(&iscsi.NOPOut{Immediate: true, ITT: 0x9999, TTT: iscsi.ReservedTag, CmdSN: c.cmdSN}).Put(&bhs)
+			c.push(bhs, nil, ping)
+			assert.Len(t, c.expect(iscsi.OpNOPIn).data, 512)
+			c.stat++
+		}
+		assert.Equal(t, "InitiatorName=Reject\x00AuthMethod=Reject\x00ErrorRecoveryLevel=Reject\x00HeaderDigest=Reject\x00X#foo=NotUnderstood\x00",
+			ask("InitiatorName="+testInitiator, "AuthMethod=CHAP", "ErrorRecoveryLevel=0", "HeaderDigest=None", "X#foo=1"))
+		assert.Empty(t, ask("MaxRecvDataSegmentLength=65536"))
+		for _, lines := range [][]string{{"SendTargets=", "SendTargets="}, {"X-a=1", "X-a=1"}} {
+			c.textRequest(iscsi.TextRequest{Final: true, TTT: iscsi.ReservedTag}, lines...)
+			c.expect(iscsi.OpReject)
+			c.stat++
+		}
+		if !tr.RDMA {
+			c.textRequest(iscsi.TextRequest{Final: true, TTT: iscsi.ReservedTag}, "MaxRecvDataSegmentLength=511")
+			c.expect(iscsi.OpReject)
+			c.stat++
+			c.dm.set(func() { assert.EqualValues(t, 65536, c.dm.maxSend) })
+		}
+		c.alive()
+	})
+}
+
+// TestSNACKIsRejected: there is nothing to send again without error recovery (RFC 7143, 11.16 and 11.17.1).
+func TestSNACKIsRejected(t *testing.T) {
+	b := newBench(t, benchConfig{})
+	c := b.login(tcpTraits, "ErrorRecoveryLevel=2")
+	c.clearUA(0)
+	var bhs [iscsi.BHSSize]byte
+	(&iscsi.SNACK{ITT: 5, TTT: iscsi.ReservedTag}).Put(&bhs)
+	c.push(bhs, nil, nil)
+	p := c.expect(iscsi.OpReject)
+	var r iscsi.Reject
+	require.NoError(t, r.Parse(&p.bhs))
+	assert.Equal(t, iscsi.RejectSNACK, r.Reason)
+	assert.Equal(t, bhs[:], p.data)
+	c.stat++
+	c.alive()
 }
 
 func TestContinuedTextRequest(t *testing.T) {

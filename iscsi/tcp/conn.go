@@ -148,13 +148,18 @@ func (c *conn) Enable(p *iscsi.Params, seq *iscsi.Sequence) error {
 		c.p.MaxBurstLength = defaultMaxBurst
 	}
 	c.p.MaxOutstandingR2T = max(c.p.MaxOutstandingR2T, 1)
-	c.p.MaxSendData = maxLoginData
-	if p.MaxSendData >= minMaxSend {
-		// A multiple of four spares the padding of all but the last PDU.
-		c.p.MaxSendData = min(p.MaxSendData, maxDataPDU) &^ 3
-	}
+	c.SetMaxSendData(p.MaxSendData)
 	c.rx.grow(c.p.MaxRecvData)
 	return nil
+}
+
+// SetMaxSendData implements iscsi.Resizer.
+func (c *conn) SetMaxSendData(n uint32) {
+	c.p.MaxSendData = maxLoginData
+	if n >= minMaxSend {
+		// A multiple of four spares the padding of all but the last PDU.
+		c.p.MaxSendData = min(n, maxDataPDU) &^ 3
+	}
 }
 
 // Wait implements iscsi.Datamover.
