@@ -178,6 +178,45 @@ func (k *checker) secrets(c *Config) {
 	}
 }
 
+// impersonation is a warning about initiators of a target that prove themselves by one secret although they do not
+// see the same: each of them can say the other's name.
+func (t *Target) impersonation() string {
+	type user struct {
+		names  []string
+		differ bool // one of them has less than the others
+	}
+	users := map[chap.Secret]*user{}
+	add := func(c *chap.Credentials, name string, less bool) {
+		if c == nil {
+			return
+		}
+		if users[c.Secret] == nil {
+			users[c.Secret] = &user{}
+		}
+		u := users[c.Secret]
+		u.names, u.differ = append(u.names, name), u.differ || less
+	}
+	for _, in := range t.Initiators {
+		add(in.Auth, string(in.Name), in.LUNs != nil || in.ReadOnly)
+	}
+	if t.others() {
+		add(t.Auth, "those without an entry", false)
+	}
+	for _, in := range t.Initiators { // in the order of the file
+		if in.Auth == nil {
+			continue
+		}
+		if u := users[in.Auth.Secret]; u.differ && len(u.names) > 1 {
+			return fmt.Sprintf("target %s: one secret proves all of %s, so that each can take another's name and see what that sees; "+
+				"give every entry of initiators an auth of its own", t.Name, some(u.names))
+		}
+	}
+	return ""
+}
+
+// others reports whether initiators without an entry may log in.
+func (t *Target) others() bool { return len(t.Allow) > 0 || len(t.Initiators) == 0 }
+
 // unproved lists what can be used through a portal group by who proves nothing: targets and "discovery". A name or an address
 // is no proof: anybody can say the one, and the other is the network's word.
 func (c *Config) unproved(group int) []string {
@@ -187,8 +226,7 @@ func (c *Config) unproved(group int) []string {
 		if !t.served(group) {
 			continue
 		}
-		others := len(t.Allow) > 0 || len(t.Initiators) == 0 // those without an entry may log in too
-		open := others && t.Auth == nil
+		open := t.others() && t.Auth == nil
 		for _, in := range t.Initiators {
 			open = open || in.Auth == nil
 		}

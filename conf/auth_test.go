@@ -54,7 +54,9 @@ auth:
   algorithms: [sha256, md5]
 `, file)))
 	require.NoError(t, err)
-	assert.Empty(t, c.Warnings)
+	require.Len(t, c.Warnings, 1)
+	assert.Equal(t, "target iqn.2026-01.example:a: one secret proves all of iqn.2026-01.example:b, those without an entry, so that each can "+
+		"take another's name and see what that sees; give every entry of initiators an auth of its own", c.Warnings[0])
 	all := &chap.Credentials{
 		User: "all", Secret: secret(t, "from a file, long"), MutualUser: "disk", MutualSecret: secret(t, "secret of the disk"),
 		Algorithms: []chap.Algorithm{chap.SHA256, chap.MD5},
@@ -212,6 +214,33 @@ func TestExposedSecretsAreWarnedOf(t *testing.T) {
 	c, err = conf.Load(without)
 	require.NoError(t, err)
 	assert.Empty(t, c.Warnings)
+}
+
+// TestOneSecretForDifferentViews: it is not refused, since who shares a secret may be trusted.
+func TestOneSecretForDifferentViews(t *testing.T) {
+	const x, y = `"iqn.2026-01.example:x": `, `"iqn.2026-01.example:y": `
+	for _, r := range []struct {
+		name, target string
+		want         string
+	}{
+		{"the same view", "initiators: {" + x + "{}, " + y + "{}}", ""},
+		{"only one", "initiators: {" + x + "{luns: [0]}}", ""},
+		{"one reads only", "initiators: {" + x + "{readonly: yes}, " + y + "{}}", "all of iqn.2026-01.example:x, iqn.2026-01.example:y,"},
+		{"one sees nothing", "initiators: {" + x + "{luns: []}}, allow: [" + y[:len(y)-2] + "]", "all of iqn.2026-01.example:x, those without an entry,"},
+		{"an auth of its own", "initiators: {" + x + "{readonly: yes, auth: {user: x, secret: secret of user x}}, " + y + "{}}", ""},
+		{"two names for one secret", "initiators: {" + x + "{readonly: yes, auth: {user: x, secret: secret of user u}}, " + y + "{}}", "all of"},
+		{"nothing to prove", "auth: none, initiators: {" + x + "{readonly: yes}, " + y + "{}}", ""},
+	} {
+		yaml := strings.Replace(small, "{luns: {0: vm1}}", "{luns: {0: vm1}, "+r.target+"}", 1)
+		c, err := conf.Parse("x.yaml", []byte(yaml+"auth: {user: u, secret: secret of user u}\n"))
+		require.NoError(t, err, r.name)
+		if r.want == "" {
+			assert.Empty(t, c.Warnings, r.name)
+		} else if assert.Len(t, c.Warnings, 1, r.name) {
+			assert.Contains(t, c.Warnings[0], r.want, r.name)
+			assert.NotContains(t, c.Warnings[0], "secret of")
+		}
+	}
 }
 
 func TestReadSecret(t *testing.T) {
