@@ -49,6 +49,7 @@ type Nexus struct {
 	initiator    string
 	relativePort uint16
 	mask         mask
+	copies       copyResults
 
 	// clean, indexed by unit number, has the units of which nothing is pending. Commands look here
 	// without a lock; a unit that is not here (a new one with an old number, say) is looked up in

@@ -25,6 +25,8 @@ type Device struct {
 	// their unit without a lock.
 	units atomic.Pointer[[]*LogicalUnit]
 
+	copies atomic.Int32 // EXTENDED COPY commands at work
+
 	mu      sync.Mutex // guards replacing units and reservations, nexuses, and their attentions
 	nexuses map[*Nexus]struct{}
 	groups  []PortGroup // guarded by mu

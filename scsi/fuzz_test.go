@@ -40,6 +40,8 @@ func FuzzCDB(f *testing.F) {
 	f.Add(writeAtomic(4, 3), uint32(1536), uint8(2), uint64(0), []byte{1, 2, 3})
 	f.Add(sanitize(1, 12), uint32(12), uint8(2), uint64(0), []byte{0x82, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8})
 	f.Add(sanitize(0x82, 0), uint32(0), uint8(0), uint64(0), []byte{1})
+	list := copyListOf(0, 3, nil, blocksSegment(0xffff, 0xffff, 3, 0, 1))
+	f.Add(append(make16(0x83)[:13], byte(len(list)), 0, 0), uint32(len(list)), uint8(2), uint64(0), list)
 	f.Add([]byte{}, uint32(0), uint8(0), uint64(1), []byte{})
 	s := newThin(fuzzBlocks * 512)
 	b := newBench(f, s)
@@ -122,6 +124,10 @@ func afterCommand(r *result, before, data []byte) []byte {
 			same(b, 0, 0, bytes.Repeat(pattern, 512/len(pattern)+1)[:512])
 		case 2:
 			clear(b)
+		}
+	case 0x83:
+		if r.OutLen > 0 {
+			applyCopy(data, [][]byte{b})
 		}
 	case 0x42:
 		if r.OutLen < 8 {

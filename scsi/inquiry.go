@@ -11,10 +11,11 @@ const (
 
 	standardInquiryLen = 96
 
-	tpgs        = 0x30 // target port groups: implicit and explicit asymmetric access
-	vendorLen   = 8
-	productLen  = 16
-	revisionLen = 4
+	tpgs             = 0x30 // target port groups: implicit and explicit asymmetric access
+	thirdPartyCopies = 0x08 // 3PC: EXTENDED COPY
+	vendorLen        = 8
+	productLen       = 16
+	revisionLen      = 4
 )
 
 // versionDescriptors are the standards that we follow (SPC-4, 6.6.2), no particular version
@@ -53,7 +54,7 @@ func (d *Device) standardInquiry(lu *LogicalUnit) []byte {
 	b[2] = 0x06                   // VERSION: SPC-4
 	b[3] = 0x10 | 0x02            // HISUP, RESPONSE DATA FORMAT
 	b[4] = standardInquiryLen - 5 // ADDITIONAL LENGTH
-	b[5] |= tpgs
+	b[5] = tpgs | thirdPartyCopies
 	b[7] = 0x02 // CMDQUE
 	putPadded(b[8:8+vendorLen], d.config.Vendor)
 	putPadded(b[16:16+productLen], d.config.Product)

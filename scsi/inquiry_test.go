@@ -38,7 +38,7 @@ func TestStandardInquiry(t *testing.T) {
 		06  VERSION: SPC-4
 		12  HISUP, RESPONSE DATA FORMAT
 		5b  ADDITIONAL LENGTH
-		30 00 02  TPGS: implicit and explicit; CMDQUE
+		38 00 02  TPGS: implicit and explicit, 3PC; CMDQUE
 		474f4953 45522020  T10 VENDOR IDENTIFICATION
 		676f6973 65722064 69736b20 20202020  PRODUCT IDENTIFICATION
 		31202020  PRODUCT REVISION LEVEL
@@ -68,8 +68,8 @@ func TestVitalProductData(t *testing.T) {
 	// The identity is SHA-256 of "unit 0": c0d0ba95dbdfa166 28eb0fb58eb3f7ab ...
 	serial := hex.EncodeToString([]byte("c0d0ba95dbdfa16628eb0fb58eb3f7ab"))
 	for page, want := range map[byte]string{
-		0x00: `00 00 0006  header
-			00 80 83 b0 b1 b2  supported pages`,
+		0x00: `00 00 0007  header
+			00 80 83 8f b0 b1 b2  supported pages`,
 		0x80: `00 80 0020  header
 			` + serial + `  PRODUCT SERIAL NUMBER`,
 		0x83: `00 83 0080  header

@@ -78,6 +78,8 @@ const (
 const (
 	opPersistentIn      = 0x5e
 	opPersistentOut     = 0x5f
+	opCopyOut           = 0x83
+	opCopyIn            = 0x84
 	opMaintenanceIn     = 0xa3
 	opMaintenanceOut    = 0xa4
 	opServiceActionIn16 = 0x9e
@@ -300,6 +302,28 @@ var operations = [...]operation{
 		name: "PERSISTENT RESERVE OUT, REGISTER AND MOVE", opcode: opPersistentOut, action: prRegisterAndMove,
 		usage: "\x5f\x07\x00\x00\x00\xff\xff\xff\xff\x00", ignored: "\x00\xff", access: accessPersistent, flags: inStandby,
 		prepare: preparePersistentOut, execute: executePersistentOut,
+	},
+	{
+		name: "EXTENDED COPY(LID1)", opcode: opCopyOut, action: copyActionLID1,
+		usage:  "\x83\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access: accessWrite, flags: needsMedium,
+		prepare: prepareExtendedCopy, execute: executeExtendedCopy,
+	},
+	{
+		name: "RECEIVE COPY STATUS(LID1)", opcode: opCopyIn, action: copyActionStatus,
+		usage:  "\x84\x00\xff\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access: accessWrite, prepare: prepareCopyStatus, execute: executeReply,
+	},
+	{
+		name: "RECEIVE COPY OPERATING PARAMETERS", opcode: opCopyIn, action: copyActionParameters,
+		usage:   "\x84\x03\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		ignored: "\x00\xff", // LIST IDENTIFIER
+		access:  accessWrite, prepare: prepareCopyParameters, execute: executeReply,
+	},
+	{
+		name: "RECEIVE COPY FAILURE DETAILS(LID1)", opcode: opCopyIn, action: copyActionDetails,
+		usage:  "\x84\x04\xff\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
+		access: accessWrite, prepare: prepareCopyDetails, execute: executeReply,
 	},
 	{
 		name: "READ(16)", opcode: 0x88, action: noAction,

@@ -17,6 +17,7 @@ const (
 	keyIllegalRequest = 0x5
 	keyUnitAttention  = 0x6
 	keyDataProtect    = 0x7
+	keyCopyAborted    = 0xa
 	keyMiscompare     = 0xe
 )
 
@@ -26,11 +27,14 @@ type senseError struct {
 	key, asc, ascq uint8
 	information    uint64 // an LBA (SBC-3, sense data), if hasInformation
 	hasInformation bool
-	field          uint16 // byte of the CDB or, if inList, of the parameter list, if hasField
-	bit            uint8  // most significant bit of the field in that byte
-	hasField       bool
-	inList         bool
-	hasProgress    bool // field is a PROGRESS INDICATION, in 65536ths
+	// commandSpecific is COMMAND-SPECIFIC INFORMATION, if hasCommandSpecific.
+	commandSpecific    uint32
+	hasCommandSpecific bool
+	field              uint16 // byte of the CDB or, if inList, of the parameter list, if hasField
+	bit                uint8  // most significant bit of the field in that byte
+	hasField           bool
+	inList             bool
+	hasProgress        bool // field is a PROGRESS INDICATION, in 65536ths
 }
 
 // Error names the condition as standards and logs do.
@@ -162,7 +166,7 @@ const (
 
 // appendFixed appends sense data in fixed format (SPC-4, 4.5.3).
 //
-//	0 VALID|70h  2 key  3..6 INFORMATION  7 additional length  12 ASC  13 ASCQ  15..17 key specific
+//	0 VALID|70h  2 key  3..6 INFORMATION  7 additional length  8..11 COMMAND-SPECIFIC  12 ASC  13 ASCQ  15..17 key specific
 func (e *senseError) appendFixed(b []byte) []byte {
 	var s [fixedSenseLen]byte
 	s[0] = 0x70
@@ -172,6 +176,7 @@ func (e *senseError) appendFixed(b []byte) []byte {
 	}
 	s[2] = e.key
 	s[7] = fixedSenseLen - 8
+	binary.BigEndian.PutUint32(s[8:], e.commandSpecific)
 	s[12], s[13] = e.asc, e.ascq
 	if e.hasField {
 		pointer := e.fieldPointer()
@@ -187,6 +192,10 @@ func (e *senseError) appendDescriptor(b []byte) []byte {
 	if e.hasInformation { // 4.5.2.2
 		b = append(b, 0x00, 0x0a, 0x80, 0)
 		b = binary.BigEndian.AppendUint64(b, e.information)
+	}
+	if e.hasCommandSpecific { // 4.5.2.3
+		b = append(b, 0x01, 0x0a, 0, 0)
+		b = binary.BigEndian.AppendUint64(b, uint64(e.commandSpecific))
 	}
 	if e.hasField { // 4.5.2.4
 		pointer := e.fieldPointer()

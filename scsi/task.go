@@ -1,6 +1,9 @@
 package scsi
 
-import "fmt"
+import (
+	"fmt"
+	"sync/atomic"
+)
 
 // Status is a SAM-5 status code (5.3.1).
 type Status uint8
@@ -96,6 +99,7 @@ type Task struct {
 	// for it. If the task is aborted while it waits, it just ends: two of them that wait for each other
 	// would wait for ever.
 	Preempted []*Nexus
+	stop      uint32 // atomic; see Stop
 	sense     [MaxSense]byte
 	senseLen  int
 
@@ -127,12 +131,21 @@ func (t *Task) Sense() []byte {
 	return t.sense[:t.senseLen]
 }
 
+// Stop asks a task that Execute is busy with to end soon, if it is one that takes long: its answer will not be
+// sent. Any goroutine may call it.
+func (t *Task) Stop() { atomic.StoreUint32(&t.stop, 1) }
+
+func (t *Task) stopped() bool { return atomic.LoadUint32(&t.stop) != 0 }
+
 // reset forgets the task's earlier life. The bytes of sense may stay: senseLen hides them.
 func (t *Task) reset() {
 	t.Out, t.In = nil, nil
 	t.Held, t.Done, t.OutLen, t.InLen, t.Mapped, t.MayBlock = false, false, 0, 0, false, false
 	t.Status, t.InData, t.Underflow, t.Overflow, t.Residual = Good, 0, false, false, 0
 	t.senseLen, t.Preempted = 0, nil
+	if atomic.LoadUint32(&t.stop) != 0 { // looking is cheap, storing is not
+		atomic.StoreUint32(&t.stop, 0)
+	}
 	t.op = nil
 	t.lba, t.blocks, t.fua = 0, 0, false
 	t.edtl, t.expected, t.answer = t.EDTL, 0, nil

@@ -10,13 +10,14 @@ const (
 	vpdSupportedPages = 0x00
 	vpdSerialNumber   = 0x80
 	vpdIdentification = 0x83
+	vpdThirdPartyCopy = 0x8f
 	vpdBlockLimits    = 0xb0
 	vpdCharacteristic = 0xb1
 	vpdProvisioning   = 0xb2
 )
 
 var vpdPages = [...]byte{
-	vpdSupportedPages, vpdSerialNumber, vpdIdentification, vpdBlockLimits, vpdCharacteristic, vpdProvisioning,
+	vpdSupportedPages, vpdSerialNumber, vpdIdentification, vpdThirdPartyCopy, vpdBlockLimits, vpdCharacteristic, vpdProvisioning,
 }
 
 // vpd makes a VPD page, nil if there is no such page. Where no unit is, only the list of pages is.
@@ -35,6 +36,8 @@ func (d *Device) vpd(t *Task, page byte) []byte {
 		body = []byte(t.lu.serial())
 	case vpdIdentification:
 		body = d.identification(t)
+	case vpdThirdPartyCopy:
+		body = thirdPartyCopy()
 	case vpdBlockLimits:
 		body = t.lu.blockLimits()
 	case vpdCharacteristic: // SBC-3, 6.5.2
@@ -111,9 +114,8 @@ func (d *Device) identification(t *Task) []byte {
 	putPadded(vendor, d.config.Vendor)
 	b := appendDesignator(nil, codeSetASCII, designatorUnit|designatorT10Vendor, append(vendor, t.lu.serial()...))
 
-	naa := append([]byte(nil), t.lu.identity[:8]...)
-	naa[0] = naaLocal<<4 | naa[0]&0x0f
-	b = appendDesignator(b, codeSetBinary, designatorUnit|designatorNAA, naa)
+	naa := t.lu.naa()
+	b = appendDesignator(b, codeSetBinary, designatorUnit|designatorNAA, naa[:])
 
 	port := t.Nexus.relativePort
 	b = appendDesignator(b, protocolISCSI|codeSetBinary, designatorPIV|designatorPort|designatorRelativePort,
@@ -124,6 +126,13 @@ func (d *Device) identification(t *Task) []byte {
 		nameString(fmt.Sprintf("%s,t,0x%04x", d.config.Name, port)))
 	return appendDesignator(b, protocolISCSI|codeSetUTF8, designatorPIV|designatorDevice|designatorName,
 		nameString(d.config.Name))
+}
+
+// naa is the unit's NAA designator: the one that hosts name it by.
+func (lu *LogicalUnit) naa() (id [8]byte) {
+	copy(id[:], lu.identity[:])
+	id[0] = naaLocal<<4 | id[0]&0x0f
+	return id
 }
 
 func appendDesignator(b []byte, codeSet, kind byte, id []byte) []byte {

@@ -241,6 +241,7 @@ func (c *conn) abortTask(t *task) bool {
 		return true
 	case taskRunning:
 		if !c.recall(t) {
+			t.scsi.Stop()
 			return true // executed will end it
 		}
 	case taskPreempting:
