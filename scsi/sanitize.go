@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 	"errors"
+	"sync"
 	"sync/atomic"
 )
 
@@ -40,6 +41,8 @@ type sanitizer struct {
 	// done of total bytes have been treated, over all passes.
 	done  atomic.Uint64
 	total uint64
+	// background is one that has been answered (IMMED). It begins in a task, which drain waits for first.
+	background sync.WaitGroup
 }
 
 // sanitizes: SANITIZE is offered. Only a thin unit has BLOCK ERASE, after which nothing is mapped.
@@ -134,26 +137,24 @@ func executeExitFailure(t *Task) error {
 	return nil
 }
 
-// startSanitize begins, and works here or, with IMMED, in a goroutine that has its own hold on the unit:
-// removing the unit ends it soon, and waits for it.
+// startSanitize begins, and works here or, with IMMED, in a goroutine. That one is no task, and so keeps no
+// ORDERED task waiting; removing the unit ends it soon, and waits for it.
 func (lu *LogicalUnit) startSanitize(t *Task, passes uint64, work func() error) error {
-	immed := t.CDB[1]&sanitizeImmed != 0
-	if immed && !lu.hold() {
-		return errNoUnit
+	if err := lu.beginSanitize(t.CDB[1]&sanitizeAUSE != 0, passes); err != nil {
+		return err
 	}
-	err := lu.beginSanitize(t.CDB[1]&sanitizeAUSE != 0, passes)
-	if err == nil && !immed {
+	if t.CDB[1]&sanitizeImmed == 0 {
 		return lu.runSanitize(work)
 	}
-	if err == nil {
-		go func() {
-			defer lu.release()
-			_ = lu.runSanitize(work) // those who come later are told
-		}()
-	} else if immed {
-		lu.release()
-	}
-	return err
+	lu.sanitize.background.Go(func() { _ = lu.runSanitize(work) }) // those who come later are told
+	return nil
+}
+
+// sanitizing reports whether a sanitize operation goes on.
+func (lu *LogicalUnit) sanitizing() bool {
+	lu.gate.mu.Lock()
+	defer lu.gate.mu.Unlock()
+	return lu.sanitize.phase == sanitizeRunning
 }
 
 func (lu *LogicalUnit) beginSanitize(ause bool, passes uint64) error {

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -187,6 +188,10 @@ func TestSanitizeRefusesOtherCommandsWhileItGoesOn(t *testing.T) {
 		b.d.Execute(&prepared)
 		assert.Equal(t, "2/04/1b", (&result{Task: prepared}).sense())
 		b.d.Release(&prepared)
+		assert.Error(t, b.lu.Exclusive(context.Background(), func() error { return nil }), "a resize, for example")
+		ordered := &result{Task: Task{Nexus: o.nexus, CDB: testReady, Attr: Ordered}}
+		o.do(ordered, nil)
+		assert.Equal(t, "2/04/1b", ordered.sense(), "an ORDERED command does not wait")
 
 		close(steps)
 		waitSanitized(b.lu)

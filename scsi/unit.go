@@ -168,4 +168,7 @@ func (lu *LogicalUnit) hold() bool { return lu.set.hold() }
 func (lu *LogicalUnit) release() { lu.set.release() }
 
 // drain ends the unit's life and waits for whoever holds it.
-func (lu *LogicalUnit) drain() { lu.set.drain() }
+func (lu *LogicalUnit) drain() {
+	lu.set.drain()
+	lu.sanitize.background.Wait()
+}
