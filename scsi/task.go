@@ -137,6 +137,9 @@ func (t *Task) Stop() { atomic.StoreUint32(&t.stop, 1) }
 
 func (t *Task) stopped() bool { return atomic.LoadUint32(&t.stop) != 0 }
 
+// Unit is the logical unit of a task that has been prepared and not released; nil if there is none.
+func (t *Task) Unit() *LogicalUnit { return t.lu }
+
 // reset forgets the task's earlier life. The bytes of sense may stay: senseLen hides them.
 func (t *Task) reset() {
 	t.Out, t.In = nil, nil

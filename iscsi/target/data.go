@@ -201,7 +201,7 @@ func (c *conn) start(t *task) {
 	t.state = taskRunning
 	c.running++
 	t.prepared = false // the worker executes it, or cancel brings it back
-	c.s.workers.submit(c.ses.target.queue(s.LUN), t)
+	c.s.workers.submit(t)
 }
 
 // execute executes a task whose store does not block, and answers.

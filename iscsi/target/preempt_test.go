@@ -147,6 +147,7 @@ func TestAbortOfAPreemption(t *testing.T) {
 			c.tmfResponse(iscsi.TMComplete)
 			b.slow.release()
 			victim.checkCondition(victim.command(iscsi.SCSICommand{Final: true, LUN: lun(1)}, nil, nil), 0x06_2f_00)
+			synctest.Wait()
 			c.good(c.read(1, 0, 1))
 		}
 	})

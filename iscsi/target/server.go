@@ -168,9 +168,6 @@ type TargetConfig struct {
 type Target struct {
 	c      TargetConfig
 	rights rights
-
-	mu     sync.Mutex
-	queues map[int]*luQueue // by logical unit number
 }
 
 // AddTarget starts to serve a target on the portals of its groups.
@@ -187,7 +184,7 @@ func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
 	}
 	c.Name = name
 	c.Negotiate.MaxConnections = min(c.Negotiate.MaxConnections, maxConnections)
-	t := &Target{c: c, queues: make(map[int]*luQueue)}
+	t := &Target{c: c}
 	if t.rights, err = newRights(&c); err != nil {
 		return nil, fmt.Errorf("target %s: %w", name, err)
 	}
@@ -252,19 +249,6 @@ func (t *Target) Name() iscsi.Name { return t.c.Name }
 
 // Device is the target's SCSI device.
 func (t *Target) Device() *scsi.Device { return t.c.Device }
-
-// queue is the workers' queue of a logical unit.
-func (t *Target) queue(lun uint64) *luQueue {
-	n, _ := scsi.Number(lun)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	q := t.queues[n]
-	if q == nil {
-		q = new(luQueue)
-		t.queues[n] = q
-	}
-	return q
-}
 
 // SessionInfo is a snapshot of one session.
 type SessionInfo struct {

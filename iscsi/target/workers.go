@@ -4,12 +4,17 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+
+	"github.com/goiser/goiser/scsi"
 )
 
 // workers runs commands on stores that may block. They are shared by all sessions and fair to logical
 // units: each unit may always have one command running, whatever the others do, and none more than half
 // of limit. So a unit that hangs delays no other unit. At most limit goroutines run, plus one for each
-// unit that found all of them busy.
+// unit that found all of them busy, and for a moment those that were started for a command taken back.
+//
+// Units are told apart as such, not by number: what hangs in one that was removed does not count against
+// the one that has its number now.
 //
 // What waits here is bounded by the sessions' command windows.
 type workers struct {
@@ -23,12 +28,16 @@ type workers struct {
 	asked   int // wake-ups that no goroutine has answered yet
 	// waiting is the sentinel of a ring of the units that have commands waiting, in turn.
 	waiting luQueue
-	closed  bool
-	wg      sync.WaitGroup
+	// queues has the units with commands here; spare is what such entries are made of, linked by next.
+	queues map[*scsi.LogicalUnit]*luQueue
+	spare  *luQueue
+	closed bool
+	wg     sync.WaitGroup
 }
 
 // A luQueue is a logical unit's commands that wait for a worker.
 type luQueue struct {
+	unit       *scsi.LogicalUnit
 	head, tail *task
 	running    int
 	starting   bool // a goroutine was started on its account and has not taken a command yet
@@ -37,16 +46,17 @@ type luQueue struct {
 }
 
 func newWorkers(limit int) *workers {
-	w := &workers{limit: limit}
+	w := &workers{limit: limit, queues: make(map[*scsi.LogicalUnit]*luQueue)}
 	w.work.L = &w.mu
 	w.waiting.prev, w.waiting.next = &w.waiting, &w.waiting
 	return w
 }
 
-// submit queues t, which q's unit shall execute. The result comes into t.c's inbox.
-func (w *workers) submit(q *luQueue, t *task) {
+// submit queues t, which shall be executed. The result comes into t.c's inbox.
+func (w *workers) submit(t *task) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	q := w.queueLocked(t.scsi.Unit())
 	t.queue, t.next = q, nil
 	if q.tail == nil {
 		q.head = t
@@ -68,6 +78,32 @@ func (w *workers) submit(q *luQueue, t *task) {
 		w.wg.Add(1)
 		go w.loop()
 	}
+}
+
+// queueLocked finds or makes the queue of a unit.
+func (w *workers) queueLocked(unit *scsi.LogicalUnit) *luQueue {
+	q := w.queues[unit]
+	if q != nil {
+		return q
+	}
+	if q = w.spare; q != nil {
+		w.spare, q.next = q.next, nil
+	} else {
+		q = new(luQueue)
+	}
+	q.unit = unit
+	w.queues[unit] = q
+	return q
+}
+
+// dropLocked forgets a queue in which nothing waits or runs any more.
+func (w *workers) dropLocked(q *luQueue) {
+	if q.head != nil || q.running > 0 {
+		return
+	}
+	delete(w.queues, q.unit)
+	*q = luQueue{next: w.spare}
+	w.spare = q
 }
 
 func (w *workers) mayRunLocked(q *luQueue) bool {
@@ -122,6 +158,7 @@ func (w *workers) loop() {
 			w.mu.Lock()
 			q.running--
 			w.running--
+			w.dropLocked(q)
 			continue
 		}
 		if w.closed || w.idle >= w.limit {
@@ -168,6 +205,7 @@ func (w *workers) cancel(t *task) bool {
 		}
 		if q.head == nil {
 			q.unlink()
+			w.dropLocked(q)
 		}
 		t.queue, t.next = nil, nil
 		return true

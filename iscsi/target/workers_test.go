@@ -44,7 +44,6 @@ func TestWorkersAreFair(t *testing.T) {
 	nexus := dev.Attach(scsi.NexusConfig{Initiator: "x", RelativePort: 1})
 	defer dev.Detach(nexus)
 	c := newConn(&Server{}, &portal{}, newFakeDM(tcpTraits))
-	queues := make([]luQueue, 3)
 	var left atomic.Int32
 	submit := func(unit int) *task {
 		k := &task{c: c, device: dev}
@@ -53,7 +52,7 @@ func TestWorkersAreFair(t *testing.T) {
 		}
 		k.scsi.In = [][]byte{make([]byte, 512)}
 		left.Add(1)
-		w.submit(&queues[unit], k)
+		w.submit(k)
 		return k
 	}
 	done := func(n int) {
@@ -79,8 +78,8 @@ func TestWorkersAreFair(t *testing.T) {
 		done(1)
 	}
 	w.mu.Lock()
-	assert.Equal(t, limit/2, queues[0].running)
-	assert.Equal(t, limit/2, queues[1].running)
+	assert.Equal(t, limit/2, w.queues[dev.LU(0)].running)
+	assert.Equal(t, limit/2, w.queues[dev.LU(1)].running)
 	w.mu.Unlock()
 	last := submit(0)
 	assert.True(t, w.cancel(last))
@@ -93,6 +92,7 @@ func TestWorkersAreFair(t *testing.T) {
 	done(8)
 	assert.Zero(t, left.Load())
 	w.close()
+	assert.Empty(t, w.queues)
 	for _, s := range stores {
 		require.NoError(t, s.Close())
 	}
@@ -104,11 +104,12 @@ func TestWorkersUnderLoad(t *testing.T) {
 	dev := scsi.NewDevice(scsi.DeviceConfig{})
 	ram, err := backstore.Open("ram", backstore.Options{"size": "1MiB"})
 	require.NoError(t, err)
-	_, err = dev.Add(0, &slowStore{Store: ram}, scsi.LUConfig{ID: "x"})
-	require.NoError(t, err)
+	for i := range 5 {
+		_, err = dev.Add(i, &slowStore{Store: ram}, scsi.LUConfig{ID: "x"})
+		require.NoError(t, err)
+	}
 	nexus := dev.Attach(scsi.NexusConfig{Initiator: "x", RelativePort: 1})
 	c := newConn(&Server{}, &portal{}, newFakeDM(tcpTraits))
-	queues := make([]luQueue, 5)
 	var wg sync.WaitGroup
 	const each = 200
 	cancelled := atomic.Int32{}
@@ -116,11 +117,11 @@ func TestWorkersUnderLoad(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				k := &task{c: c, device: dev}
-				k.scsi.Nexus, k.scsi.CDB, k.scsi.EDTL, k.scsi.Read = nexus, read10(0, 1), 512, true
+				k.scsi.Nexus, k.scsi.LUN, k.scsi.CDB, k.scsi.EDTL, k.scsi.Read = nexus, scsi.Address((g+i)%5), read10(0, 1), 512, true
 				for dev.Prepare(&k.scsi); k.scsi.Done; dev.Prepare(&k.scsi) {
 				}
 				k.scsi.In = [][]byte{make([]byte, 512)}
-				w.submit(&queues[(g+i)%5], k)
+				w.submit(k)
 				if i%7 == 0 && w.cancel(k) {
 					dev.Abandon(&k.scsi)
 					cancelled.Add(1)
@@ -137,6 +138,7 @@ func TestWorkersUnderLoad(t *testing.T) {
 		}
 	}
 	w.close()
+	assert.Empty(t, w.queues)
 	dev.Detach(nexus)
 	require.NoError(t, ram.Close())
 }
