@@ -21,6 +21,7 @@ const (
 	accessStateChanged
 	transitionFailed
 	capacityChanged
+	inquiryChanged
 	reportedLUNsChanged
 
 	// resetAttentions come before a reservation conflict, all others after it (SAM-5, 5.3.3).
@@ -40,6 +41,7 @@ var attentionSense = [...]*senseError{
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x06}, // ASYMMETRIC ACCESS STATE CHANGED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x07}, // IMPLICIT ASYMMETRIC ACCESS STATE TRANSITION FAILED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x09}, // CAPACITY DATA HAS CHANGED
+	{key: keyUnitAttention, asc: 0x3f, ascq: 0x03}, // INQUIRY DATA HAS CHANGED
 	{key: keyUnitAttention, asc: 0x3f, ascq: 0x0e}, // REPORTED LUNS DATA HAS CHANGED
 }
 
@@ -55,9 +57,11 @@ type Nexus struct {
 	// without a lock; a unit that is not here (a new one with an old number, say) is looked up in
 	// pending. Entries change, and the slice is replaced by a longer one, under Device.mu.
 	clean atomic.Pointer[[]atomic.Pointer[LogicalUnit]]
-	// pending has the units that this nexus has met. One that is missing owes a powerOn. Guarded by
-	// Device.mu.
+	// pending has the units that this nexus has met. One that is missing owes a powerOn, at least: see greeting.
+	// Guarded by Device.mu, as what follows.
 	pending map[*LogicalUnit]attention
+	// attached is when the nexus came, and listed when it last learned which units there are, by Device.epoch.
+	attached, listed uint64
 }
 
 // Initiator is the initiator port's name.
@@ -83,6 +87,7 @@ func (d *Device) Attach(c NexusConfig) *Nexus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.nexuses[n] = struct{}{}
+	n.attached, n.listed = d.epoch, d.epoch
 	if !slices.ContainsFunc(d.groups, func(g PortGroup) bool { return g.ID == c.RelativePort }) {
 		d.addGroupLocked(PortGroup{ID: c.RelativePort})
 	}
@@ -114,7 +119,7 @@ func (d *Device) attend(n *Nexus, lu *LogicalUnit, which attention) *senseError 
 	defer d.mu.Unlock()
 	set, met := n.pending[lu]
 	if !met {
-		set = powerOn
+		set = n.greetingLocked(lu)
 	}
 	if set == 0 {
 		n.markLocked(lu)
@@ -128,16 +133,31 @@ func (d *Device) attend(n *Nexus, lu *LogicalUnit, which attention) *senseError 
 		n.pending[lu] = set &^ (1 << bit)
 	}
 	if attention(1)<<bit == reportedLUNsChanged {
-		n.clearLocked(reportedLUNsChanged)
+		n.listedLocked(d.epoch)
 	}
 	return attentionSense[bit]
 }
 
-// clearLocked drops conditions of every unit: REPORTED LUNS DATA HAS CHANGED is told once for all of
-// them (SPC-4, 6.33), by a unit attention or by a REPORT LUNS command.
-func (n *Nexus) clearLocked(a attention) {
+// greetingLocked is what a nexus has to be told of a unit that it has not met. One that has come while the nexus was
+// there has changed the list of units; if it has the number of another disk, which the nexus may still take it for, that is said
+// too, before anything is read or written (CO-01 of the field reports).
+func (n *Nexus) greetingLocked(lu *LogicalUnit) attention {
+	set := powerOn
+	if lu.replaces && n.attached < lu.added {
+		set |= inquiryChanged
+	}
+	if n.listed < lu.added {
+		set |= reportedLUNsChanged
+	}
+	return set
+}
+
+// listedLocked notes that the nexus has learned that the list of units has changed: that is told once for all units
+// (SPC-4, 6.33), by a unit attention or by a REPORT LUNS command.
+func (n *Nexus) listedLocked(epoch uint64) {
+	n.listed = epoch
 	for lu, set := range n.pending {
-		n.pending[lu] = set &^ a
+		n.pending[lu] = set &^ reportedLUNsChanged
 	}
 }
 

@@ -29,6 +29,7 @@ func TestPowerOnComesOncePerNexusAndUnit(t *testing.T) {
 	x.add(0, "a")
 	x.add(300, "b")
 	for _, b := range []*bench{x, y} {
+		b.run(0, reportLUNs, 4096, nil) // both units have come after the nexus
 		for _, lun := range []int{0, 300} {
 			assert.Equal(t, "6/29/00", b.ready(lun))
 			assert.Empty(t, b.ready(lun))
@@ -59,6 +60,7 @@ func TestAttentionAnswersEveryCommandButThree(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
 	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 	b.add(0, "a")
+	b.run(0, reportLUNs, 4096, nil)
 	assert.Equal(t, "6/29/00", b.run(0, []byte{0xff}, 0, nil).sense(), "unknown opcode")
 	assert.Equal(t, "5/20/00", b.run(0, []byte{0xff}, 0, nil).sense())
 }
@@ -67,6 +69,7 @@ func TestRequestSenseTakesTheAttention(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
 	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "x", RelativePort: 1})}
 	b.add(0, "a")
+	b.run(0, reportLUNs, 4096, nil)
 	assert.Equal(t, golden(t, "70 00 06 00000000 0a 00000000 29 00 00 000000"), b.run(0, requestSense, 252, nil).data)
 	assert.Empty(t, b.ready(0))
 	assert.Equal(t, golden(t, "70 00 00 00000000 0a 00000000 00 00 00 000000"), b.run(0, requestSense, 252, nil).data)
@@ -126,6 +129,7 @@ func TestReusedNumberOwesAnAttentionBeforeMediaAccess(t *testing.T) {
 		assert.NotEqual(t, before, inquiry(b, lunAt(5), 1, 0x83).data)
 		b.run(0, reportLUNs, 4096, nil)
 		assert.Equal(t, "6/29/00", b.run(lunAt(5), first, 0, blocksOf('x', 1)).sense())
+		assert.Equal(t, "6/3f/03", b.run(lunAt(5), first, 0, blocksOf('x', 1)).sense())
 		assert.Equal(t, make([]byte, 8192), disk.b)
 		require.Equal(t, Good, b.run(lunAt(5), write, 0, blocksOf('x', 1)).Status)
 		assert.Equal(t, blocksOf('x', 1), disk.b[:512])

@@ -1,11 +1,13 @@
 package scsi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goiser/goiser/backstore"
 )
@@ -29,7 +31,9 @@ type Device struct {
 
 	mu      sync.Mutex // guards replacing units and reservations, nexuses, and their attentions
 	nexuses map[*Nexus]struct{}
-	groups  []PortGroup // guarded by mu
+	groups  []PortGroup    // guarded by mu
+	epoch   uint64         // counts units added
+	former  map[int]former // who had a number last
 }
 
 // DeviceConfig identifies a device.
@@ -43,6 +47,9 @@ type DeviceConfig struct {
 	MaxTransfer uint32
 	// PortGroups are the target port groups; nil: one, with ID 1, Optimized.
 	PortGroups []PortGroup
+	// HoldNumbers is how long a removed unit's number is not given to another disk, so that initiators have
+	// time to forget the old one; 0: not at all.
+	HoldNumbers time.Duration
 	// State keeps persistent reservations through power loss; nil: there is no APTPL.
 	State StateKeeper
 }
@@ -64,13 +71,17 @@ func NewDevice(c DeviceConfig) *Device {
 	if c.PortGroups == nil {
 		c.PortGroups = []PortGroup{{ID: 1}}
 	}
-	d := &Device{config: c, nexuses: make(map[*Nexus]struct{}), groups: slices.Clone(c.PortGroups)}
+	d := &Device{
+		config: c, nexuses: make(map[*Nexus]struct{}), groups: slices.Clone(c.PortGroups),
+		former: make(map[int]former),
+	}
 	d.units.Store(new([]*LogicalUnit))
 	return d
 }
 
 // Add makes a logical unit with number lun (0 to MaxLUN) on a store. Every nexus gets a REPORTED LUNS
-// DATA HAS CHANGED unit attention.
+// DATA HAS CHANGED unit attention (3F/0E) and, if the number was another disk's, INQUIRY DATA HAS CHANGED (3F/03) from
+// the unit. It fails with ErrNumberHeld if that was too short a time ago.
 func (d *Device) Add(lun int, s backstore.Store, c LUConfig) (*LogicalUnit, error) {
 	if lun < 0 || lun > MaxLUN {
 		return nil, fmt.Errorf("lun %d: not in 0 to %d", lun, MaxLUN)
@@ -84,6 +95,9 @@ func (d *Device) Add(lun int, s backstore.Store, c LUConfig) (*LogicalUnit, erro
 	old := *d.units.Load()
 	if lun < len(old) && old[lun] != nil {
 		return nil, fmt.Errorf("lun %d: already in use", lun)
+	}
+	if err := d.succeedLocked(lu); err != nil {
+		return nil, fmt.Errorf("lun %d: %w", lun, err)
 	}
 	units := make([]*LogicalUnit, max(len(old), lun+1))
 	copy(units, old)
@@ -99,15 +113,19 @@ func (d *Device) Add(lun int, s backstore.Store, c LUConfig) (*LogicalUnit, erro
 // ErrNoLUN is returned for a logical unit number that is not in use.
 var ErrNoLUN = errors.New("no such logical unit")
 
-// Remove takes a logical unit away and returns once no command uses its store. Every nexus gets a
-// REPORTED LUNS DATA HAS CHANGED unit attention.
-func (d *Device) Remove(lun int) error {
+// Remove takes a logical unit away at once, and returns when no command uses its store any more. Every nexus gets a
+// REPORTED LUNS DATA HAS CHANGED unit attention. Commands that have begun go on to their end; those that wait
+// their turn, and new ones, find no unit.
+func (d *Device) Remove(lun int) error { return d.RemoveContext(context.Background(), lun) }
+
+// RemoveContext is Remove that stops waiting when ctx ends, with its error. Then the unit is gone, but commands may still
+// use the store; LogicalUnit.Wait goes on waiting for them.
+func (d *Device) RemoveContext(ctx context.Context, lun int) error {
 	lu := d.remove(lun)
 	if lu == nil {
 		return fmt.Errorf("lun %d: %w", lun, ErrNoLUN)
 	}
-	lu.drain()
-	return nil
+	return lu.Wait(ctx)
 }
 
 func (d *Device) remove(lun int) *LogicalUnit {
@@ -120,6 +138,8 @@ func (d *Device) remove(lun int) *LogicalUnit {
 	units := append([]*LogicalUnit(nil), *d.units.Load()...)
 	units[lun] = nil
 	d.units.Store(&units)
+	lu.set.close()
+	d.former[lun] = former{identity: lu.identity, gone: time.Now()}
 	for n := range d.nexuses {
 		n.forgetLocked(lu)
 	}

@@ -39,7 +39,7 @@ func prepareReportLUNs(d *Device, t *Task) error {
 func (d *Device) reportLUNs(n *Nexus) []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n.clearLocked(reportedLUNsChanged)
+	n.listedLocked(d.epoch)
 	return slices.DeleteFunc(d.LUNs(), func(number int) bool { return !n.mask.sees(number) })
 }
 

@@ -215,28 +215,40 @@ func (s *taskSet) emptyLocked() bool {
 }
 
 func (s *taskSet) signalLocked() {
-	if s.state.Load()&setRemoved == 0 || !s.emptyLocked() {
-		return
+	if s.state.Load()&setRemoved != 0 && s.emptyLocked() {
+		s.signal()
 	}
+}
+
+func (s *taskSet) signal() {
 	select {
 	case s.idle <- struct{}{}:
 	default: // drain has not seen the last signal yet
 	}
 }
 
-// isRemoved reports whether drain has been called.
+// isRemoved reports whether close has been called.
 func (s *taskSet) isRemoved() bool { return s.state.Load()&setRemoved != 0 }
 
-// drain lets nobody in any more and waits for whoever is in. Dormant tasks start in their turn.
-func (s *taskSet) drain() {
-	s.mu.Lock()
-	s.state.Or(setRemoved)
-	for !s.emptyLocked() {
-		s.mu.Unlock()
-		<-s.idle
+// close lets nobody in any more. Dormant tasks start in their turn.
+func (s *taskSet) close() { s.state.Or(setRemoved) }
+
+// drain waits for whoever is in a set that has been closed, or for ctx.
+func (s *taskSet) drain(ctx context.Context) error {
+	for {
 		s.mu.Lock()
+		empty := s.emptyLocked()
+		s.mu.Unlock()
+		if empty {
+			s.signal() // others may wait too
+			return nil
+		}
+		select {
+		case <-s.idle:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	s.mu.Unlock()
 }
 
 // A dormantQueue is tasks in order of arrival, linked by Task.setPrev and setNext.

@@ -31,6 +31,9 @@ type LogicalUnit struct {
 	extenter backstore.Extenter
 	unmapper backstore.Unmapper // nil unless the unit is thin provisioned
 	identity [sha256.Size]byte
+	added    uint64     // by Device.epoch
+	replaces bool       // its number was another disk's
+	changing sync.Mutex // held while an administrator changes it
 
 	blockSize   uint64
 	maxBlocks   uint64 // of one command
@@ -137,18 +140,6 @@ func (lu *LogicalUnit) Blocks() uint64 { return lu.capacity.Load() }
 // BlockSize is the logical block size in bytes.
 func (lu *LogicalUnit) BlockSize() int { return int(lu.blockSize) }
 
-// CapacityChanged takes the store's new size and tells every nexus (CAPACITY DATA HAS CHANGED, 2A/09).
-func (lu *LogicalUnit) CapacityChanged() error {
-	if err := lu.measure(); err != nil {
-		return fmt.Errorf("lun %d: %w", lu.number, err)
-	}
-	d := lu.device
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.raiseLocked(lu, capacityChanged, nil)
-	return nil
-}
-
 // Stats are the unit's counters: commands, bytes read and written, and check conditions.
 type Stats struct{ Commands, ReadBytes, WrittenBytes, Errors uint64 }
 
@@ -166,9 +157,3 @@ func (lu *LogicalUnit) Stats() Stats {
 func (lu *LogicalUnit) hold() bool { return lu.set.hold() }
 
 func (lu *LogicalUnit) release() { lu.set.release() }
-
-// drain ends the unit's life and waits for whoever holds it.
-func (lu *LogicalUnit) drain() {
-	lu.set.drain()
-	lu.sanitize.background.Wait()
-}
