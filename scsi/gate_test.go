@@ -3,9 +3,12 @@ package scsi
 import (
 	"bytes"
 	"encoding/binary"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -245,4 +248,57 @@ func TestGateForgetsTasksThatEndOtherwise(t *testing.T) {
 		assert.Zero(t, b.lu.fast())
 		assert.Nil(t, b.lu.gate.first)
 	}
+}
+
+// Many at once, by both ways: nobody is inside with somebody who is alone there and overlaps, and everybody
+// gets in and out again.
+func TestGateUnderLoad(t *testing.T) {
+	type inside struct {
+		lba, end uint64
+		alone    bool
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, newMemory(1<<20))
+		var mu sync.Mutex
+		var now []inside
+		visit := func(in inside, wait time.Duration) {
+			mu.Lock()
+			for _, o := range now {
+				if (o.alone || in.alone) && o.lba < in.end && in.lba < o.end {
+					assert.Fail(t, "together inside", "%+v %+v", o, in)
+				}
+			}
+			now = append(now, in)
+			mu.Unlock()
+			time.Sleep(wait) // of the bubble's clock: so that visits overlap
+			mu.Lock()
+			now = slices.DeleteFunc(now, func(o inside) bool { return o == in })
+			mu.Unlock()
+		}
+		for i := range 12 {
+			random := rand.New(rand.NewPCG(1, uint64(i)))
+			go func() {
+				for range 200 {
+					lba := random.Uint64N(64)
+					in := inside{lba, lba + 1 + random.Uint64N(8), i%4 == 0}
+					wait := time.Duration(random.Int64N(3)) * time.Millisecond
+					if !in.alone {
+						require.NoError(t, b.lu.through(in.lba, in.end-in.lba, func() error { visit(in, wait); return nil }))
+					} else {
+						p := pass{lba: in.lba, end: in.end, alone: true}
+						require.NoError(t, b.lu.enter(&p))
+						visit(in, wait)
+						b.lu.leave(&p)
+					}
+					time.Sleep(time.Duration(random.Int64N(5)) * time.Millisecond)
+				}
+			}()
+		}
+		time.Sleep(time.Hour) // everybody is through long before, or waits for ever
+		synctest.Wait()
+		assert.Empty(t, now)
+		assert.Zero(t, b.lu.fast())
+		assert.Nil(t, b.lu.gate.first)
+		assert.Zero(t, b.lu.state.Load()&stateClosed)
+	})
 }

@@ -176,3 +176,30 @@ func TestWriteSameLimitIsWhatBlockLimitsSays(t *testing.T) {
 		}
 	}
 }
+
+// RS-11 of the field reports: whatever would write to a full store is told so.
+func TestFullStoreIsDataProtect(t *testing.T) {
+	list := unmapList(0, 1)
+	for name, c := range map[string]struct{ cdb, out []byte }{
+		"WRITE":             {cdb16(0x8a, 0, 0, 1), blocksOf('x', 1)},
+		"WRITE AND VERIFY":  {cdb16(0x8e, 0, 0, 1), blocksOf('x', 1)},
+		"WRITE ATOMIC":      {writeAtomic(0, 1), blocksOf('x', 1)},
+		"ORWRITE":           {cdb16(0x8b, 0, 0, 1), blocksOf('x', 1)},
+		"COMPARE AND WRITE": {compareAndWrite(0, 1), join(blocksOf(0, 1), blocksOf('x', 1))},
+		"WRITE SAME":        {cdb16(0x93, 0, 0, 1), blocksOf('x', 1)},
+		"WRITE SAME, zeros": {cdb16(0x93, 1, 0, 1), nil},
+		"UNMAP":             {cdbUnmap(len(list)), list},
+	} {
+		s := &full{newThin(8192)}
+		r := newBench(t, s).run(0, c.cdb, 0, c.out)
+		assert.Equal(t, "7/27/07", r.sense(), name)
+		assert.Equal(t, make([]byte, 8192), s.b, name)
+	}
+}
+
+// full is a store that can be read, and has no space left.
+type full struct{ *thin }
+
+func (f *full) WriteAt([][]byte, int64, bool) error        { return backstore.ErrNoSpace }
+func (f *full) Unmap(int64, int64) error                   { return backstore.ErrNoSpace }
+func (f *full) WriteZeroes(int64, int64, bool, bool) error { return backstore.ErrNoSpace }
