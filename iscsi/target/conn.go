@@ -78,17 +78,18 @@ type conn struct {
 	peerNet netip.Prefix
 	inbox   inbox
 
-	state  connState
-	now    time.Time // of this round
-	since  time.Time // of the present state
-	active time.Time // of the last event
-	err    error     // why the loop shall end
-	dead   bool      // the datamover said so
-	events []iscsi.Event
-	seq    iscsi.Sequence
-	told   iscsi.CmdSN // MaxCmdSN as last sent
-	bhs    [iscsi.BHSSize]byte
-	text   [2 + senseMax]byte
+	state   connState
+	now     time.Time // of this round
+	since   time.Time // of the present state
+	active  time.Time // of the last event
+	err     error     // why the loop shall end
+	leaving error     // connLeaving: why
+	dead    bool      // the datamover said so
+	events  []iscsi.Event
+	seq     iscsi.Sequence
+	told    iscsi.CmdSN // MaxCmdSN as last sent
+	bhs     [iscsi.BHSSize]byte
+	text    [2 + senseMax]byte
 
 	login   login
 	answer  loginAnswer // while reinstating
@@ -219,7 +220,7 @@ func (c *conn) item(it item) {
 	case itemResume:
 		c.resumed(it.task)
 	case itemClose:
-		c.fail(it.err)
+		c.drop(it.err)
 	case itemRetry:
 		if c.state == connReinstating && c.err == nil {
 			c.enter()
@@ -331,7 +332,7 @@ func (c *conn) timers() {
 		return
 	}
 	if c.state == connLeaving && c.dm.Idle() {
-		c.fail(errClosed)
+		c.fail(c.leaving)
 		return
 	}
 	if d := c.idleDeadline(); !d.IsZero() && !c.now.Before(d) {
@@ -357,7 +358,7 @@ func (c *conn) idle() {
 		c.refuse(refusal(iscsi.LoginServiceUnavail, "commands of the session to be replaced still run after %v", reinstateTimeout))
 	case connLeaving:
 		if c.now.Sub(c.since) >= lastPDUTimeout {
-			c.fail(errClosed)
+			c.fail(c.leaving)
 		}
 	case connLoggedOut, connLingering:
 		c.fail(errClosed)
@@ -497,7 +498,10 @@ func (c *conn) teardown() {
 // report logs why the connection has ended: one line, unless the initiator has logged out, which has
 // been logged.
 func (c *conn) report() {
-	clean := errors.Is(c.err, errClosed) || c.state > connFull
+	if c.state == connLeaving {
+		c.err = c.leaving // whoever closed first
+	}
+	clean := errors.Is(c.err, errClosed) || c.state > connLeaving
 	if c.ses == nil {
 		if !clean && c.s.quiet.allow(time.Now()) {
 			c.log.WithFields(logrus.Fields{"initiator": c.peer(), "err": c.err}).Info("connection closed before login")
@@ -509,7 +513,8 @@ func (c *conn) report() {
 	case c.ses.discovery && errors.Is(c.err, io.EOF):
 	case errors.Is(c.err, errConnReinstated), errors.Is(c.err, errConnLoggedOut):
 		c.log.WithField("err", c.err).Infof("connection %d closed", c.cid)
-	case errors.Is(c.err, errShutdown), errors.Is(c.err, errTargetRemoved), errors.Is(c.err, errReinstated), errors.Is(c.err, errLoggedOut):
+	case errors.Is(c.err, errShutdown), errors.Is(c.err, errTargetRemoved), errors.Is(c.err, errReinstated), errors.Is(c.err, errLoggedOut),
+		errors.Is(c.err, errColdReset):
 		c.log.WithField("err", c.err).Info("session closed")
 	default:
 		c.log.WithField("err", c.err).Warn("session failed")

@@ -17,7 +17,7 @@
 //	a connection before its login     LoginTimeout
 //	a login for the session, or the connection, that it replaces  reinstateTimeout, then status 0301
 //	a logout of another connection for its end  reinstateTimeout, then response 3
-//	a refused login for its answer to leave  lastPDUTimeout
+//	a refused login for its answer to leave, a dropped session for its message  lastPDUTimeout
 //	write data that is due            dataTimeout, dataTimeoutMax, then the session ends
 //	task management for a busy store  taskManagementTimeout, then response 255
 //	an idle session for a ping        PingInterval + PingTimeout

@@ -141,6 +141,6 @@ func (c *conn) drain() {
 		return
 	}
 	if c.ses.tasks.active() == 0 && c.dm.Idle() {
-		c.fail(errShutdown)
+		c.drop(errShutdown)
 	}
 }

@@ -1,10 +1,6 @@
 package target
 
-import (
-	"time"
-
-	"github.com/goiser/goiser/iscsi"
-)
+import "github.com/goiser/goiser/iscsi"
 
 // nopOut takes a NOP-Out: a ping, or the answer to ours (RFC 7143, 11.18). A ping is answered at once,
 // whatever stores do.
@@ -56,21 +52,4 @@ func (c *conn) maxData() int {
 		n = min(n, c.traits.MaxLoginData)
 	}
 	return n
-}
-
-// sendAsyncLogout asks the initiator to log out (RFC 7143, 11.9, event 1) within shutdownGrace. Not every
-// initiator has room for a PDU that it does not expect, before its first request (ISER.md 2.7).
-func (c *conn) sendAsyncLogout() {
-	if c.ses.discovery || !c.greeted || c.state != connFull {
-		return
-	}
-	r := iscsi.Async{
-		Event:      iscsi.AsyncLogoutReq,
-		Parameter3: uint16((shutdownGrace + time.Second - 1) / time.Second),
-		StatSN:     c.nextStatSN(),
-		ExpCmdSN:   c.seq.ExpCmdSN,
-		MaxCmdSN:   c.seq.MaxCmdSN,
-	}
-	r.Put(&c.bhs)
-	c.reply(nil)
 }

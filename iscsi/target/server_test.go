@@ -320,7 +320,7 @@ func TestShutdownOfBusySessions(t *testing.T) {
 	b.slow.release()
 	r, _ := c.response(itt)
 	require.Zero(t, r.Status)
-	c.closes()
+	c.isDropped()
 	require.NoError(t, <-done)
 	_, err := b.s.AddTarget(TargetConfig{Name: "iqn.2026-01.test:x", Device: b.device})
 	assert.Error(t, err)
@@ -350,7 +350,7 @@ func TestRemoveTargetEndsItsSessions(t *testing.T) { // field reports DI-11 and 
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
 	done := make(chan error)
 	go func() { done <- b.s.RemoveTarget(testTarget) }()
-	c.dm.waitFor(t, "close", func() bool { return c.dm.closed })
+	c.isDropped()
 	select {
 	case <-done:
 		t.Fatal("a command still runs")
@@ -358,6 +358,7 @@ func TestRemoveTargetEndsItsSessions(t *testing.T) { // field reports DI-11 and 
 	}
 	b.slow.release()
 	require.NoError(t, <-done)
+	assert.Contains(t, b.lines.String(), "target removed")
 	d := &client{t: t, dm: b.connect(tcpTraits), cmdSN: 100, stat: 7}
 	d.loginRequest(wholeLogin, loginLines(tcpTraits)...)
 	r, _ := d.loginResponse()

@@ -120,7 +120,7 @@ func (c *conn) sendRefusal(a *loginAnswer) {
 		c.log.WithFields(f).Warn("login refused")
 	}
 	c.sendLogin(a)
-	c.enterState(connLeaving)
+	c.leave(errClosed)
 }
 
 // enter makes the session of a login that has agreed on everything, or joins the one that it named, or waits

@@ -311,8 +311,7 @@ func (c *conn) finishTMF(op *tmfOp) {
 		for _, m := range append(mates, strangers...) {
 			m.post(item{kind: itemClose, err: errColdReset})
 		}
-		c.log.WithField("err", errColdReset).Info("session closed")
-		c.enterState(connLeaving)
+		c.leave(errColdReset)
 	}
 }
 
