@@ -258,6 +258,16 @@ func TestRefusedProofInWords(t *testing.T) { // LG-09
 		assert.Equal(t, mutual, strings.Contains(err.Error(), "cannot prove its own"))
 	}
 
+	refuse.Status = iscsi.LoginInitiatorError // as stgt does
+	c = newChapTarget(t, false)
+	_, err = c.says(false, "AuthMethod=CHAP")
+	require.NoError(t, err)
+	_, err = c.says(false, "CHAP_A=7", "CHAP_I=1", "CHAP_C=0x616263")
+	require.NoError(t, err)
+	ask(t, c.l)
+	_, err = answer(c.l, refuse, "")
+	assert.ErrorContains(t, err, "offer it md5 only")
+
 	refuse.Status = iscsi.LoginOutOfResources // after a good exchange: not called an authentication failure
 	c = newChapTarget(t, false)
 	ask(t, c.l)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/chap"
 )
 
 // Bounds of a login.
@@ -195,8 +196,14 @@ func (l *login) leaveSecurity() error {
 // refusal is the error of a status other than success. A redirection has the new address in its text.
 func (l *login) refusal(rsp *iscsi.LoginResponse, text []byte) error {
 	e := &iscsi.LoginError{Status: rsp.Status, Reason: "refused by the target"}
-	if rsp.Status == iscsi.LoginAuthFailed {
+	switch rsp.Status {
+	case iscsi.LoginAuthFailed:
 		e.Reason = l.doubt()
+	case iscsi.LoginInitiatorError:
+		if l.auth != nil && l.auth.stage == authProved && l.auth.algorithm == chap.SHA256 {
+			// stgt picks number 7, means SHA-1, and finds our answer too long.
+			e.Reason += " after our CHAP answer; stgt takes algorithm 7, which is SHA-256, for SHA-1: offer it md5 only"
+		}
 	}
 	if !rsp.Status.Redirect() {
 		return e
