@@ -92,7 +92,7 @@ func (r *ramStore) zero(op string, off, n int64, unmap bool) error {
 	return nil
 }
 
-// Extent is what the system says of the pages. A page that was only read may count as allocated.
+// Extent is what the system says of the pages.
 func (r *ramStore) Extent(off, n int64) (allocated bool, length int64, err error) {
 	if err := r.checkRange(off, n); err != nil {
 		return false, 0, rangeError("ram store", "extent", off, n, err)

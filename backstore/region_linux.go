@@ -1,6 +1,7 @@
 package backstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -63,8 +64,9 @@ func (r *region) drop(pages []byte) {
 
 // Bits of an entry of /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 const (
-	pagePresent = 1 << 63
-	pageSwapped = 1 << 62
+	pagePresent   = 1 << 63
+	pageSwapped   = 1 << 62
+	pageExclusive = 1 << 56 // mapped here and nowhere else
 
 	pageEntry = 8 // bytes
 	// extentPages bounds what one call looks at: 256 MiB of pages of 4 KiB.
@@ -72,13 +74,15 @@ const (
 )
 
 // extent tells whether the page at off is there, and how far its neighbours are like it. mincore(2) would
-// not do: it calls a page in swap space absent. Where the system does not tell, all is there.
+// not do: it calls a page in swap space absent. Reading a page that is not there maps the one page of zeros that
+// the system has for all: it is present, not exclusive, and zeros. Where the system does not tell, all is there.
 func (r *region) extent(off, n int64) (allocated bool, length int64) {
 	r.once.Do(func() { r.pagemap, _ = os.Open("/proc/self/pagemap") })
 	if r.pagemap == nil {
 		return true, n
 	}
 	page := int64(r.page)
+	start := off / page * page
 	first := addressOf(r.mem)/uintptr(page) + uintptr(off/page)
 	count := min((off%page+n+page-1)/page, extentPages)
 	var entries [512 * pageEntry]byte
@@ -89,7 +93,7 @@ func (r *region) extent(off, n int64) (allocated bool, length int64) {
 			return true, n
 		}
 		for ; len(b) > 0; b = b[pageEntry:] {
-			there := binary.NativeEndian.Uint64(b)&(pagePresent|pageSwapped) != 0
+			there := r.there(binary.NativeEndian.Uint64(b), start+same*page)
 			if same > 0 && there != allocated {
 				return allocated, same*page - off%page
 			}
@@ -98,6 +102,18 @@ func (r *region) extent(off, n int64) (allocated bool, length int64) {
 		}
 	}
 	return allocated, min(n, same*page-off%page)
+}
+
+// there tells whether the page at off is more than an untouched or a read one.
+func (r *region) there(entry uint64, off int64) bool {
+	switch {
+	case entry&(pagePresent|pageSwapped) == 0:
+		return false
+	case entry&(pageSwapped|pageExclusive) != 0:
+		return true
+	}
+	p := r.mem[off:min(off+int64(r.page), int64(len(r.mem)))]
+	return p[0] != 0 || !bytes.Equal(p[1:], p[:len(p)-1]) // not all zeros
 }
 
 func (r *region) close() error {

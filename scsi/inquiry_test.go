@@ -111,6 +111,12 @@ func TestVitalProductData(t *testing.T) {
 	}
 }
 
+func TestRotatingMedium(t *testing.T) {
+	m := newMemory(4096)
+	m.info.Rotational = true
+	require.Equal(t, []byte{0, 0}, inquiry(newBench(t, m), 0, 1, 0xb1).data[4:6], "MEDIUM ROTATION RATE is not reported")
+}
+
 func TestIdentityFollowsID(t *testing.T) {
 	d := NewDevice(DeviceConfig{})
 	for i, id := range []string{"a", "b", "a"} {

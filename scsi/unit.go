@@ -41,6 +41,7 @@ type LogicalUnit struct {
 	unmapUnit   uint64 // blocks that the store gives back together
 	physicalExp uint8  // physical blocks are 1<<physicalExp logical ones
 	readOnly    bool
+	rotational  bool
 	writeCache  bool
 	mayBlock    bool
 	volatile    bool // the store keeps nothing
@@ -92,6 +93,7 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 		blockSize:  uint64(c.BlockSize),
 		maxBlocks:  uint64(d.config.MaxTransfer) / uint64(c.BlockSize),
 		readOnly:   c.ReadOnly || info.ReadOnly,
+		rotational: info.Rotational,
 		writeCache: info.WriteCache,
 		mayBlock:   !info.NeverBlocks,
 		volatile:   info.Volatile,

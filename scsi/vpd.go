@@ -42,7 +42,9 @@ func (d *Device) vpd(t *Task, page byte) []byte {
 		body = t.lu.blockLimits()
 	case vpdCharacteristic: // SBC-3, 6.5.2
 		body = make([]byte, 60)
-		body[1] = 0x01 // MEDIUM ROTATION RATE 0001h: non-rotating
+		if !t.lu.rotational {
+			body[1] = 0x01 // MEDIUM ROTATION RATE 0001h: non-rotating; 0 is not reported
+		}
 		if t.lu.erases() {
 			body[3] = 0x40 // WABEREQ 01b: reads after a block erase succeed
 		}

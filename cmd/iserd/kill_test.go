@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,7 @@ const (
 // A killWorld is one disk and what must be on it, from round to round.
 type killWorld struct {
 	config string
+	thick  bool
 	cells  []killCell // by LBA
 	keys   killKeys
 	newest atomic.Uint64 // generation
@@ -98,7 +100,7 @@ type killReservation struct {
 
 func newKillWorld(t *testing.T, options string) *killWorld {
 	dir := t.TempDir()
-	w := &killWorld{config: filepath.Join(dir, "iserd.yaml"), cells: make([]killCell, killWorkers*killBlocks)}
+	w := &killWorld{config: filepath.Join(dir, "iserd.yaml"), thick: strings.Contains(options, "thin: no"), cells: make([]killCell, killWorkers*killBlocks)}
 	text := fmt.Sprintf(`version: 1
 state_dir: %s/state
 portals: [{listen: "127.0.0.1:0", provider: tcp}]
@@ -220,13 +222,18 @@ func (w *killWorld) work(t *testing.T, ctx context.Context, s *initiator.Session
 		lba := worker*killBlocks + at
 		generation, cells := w.newest.Add(1), own[at:at+n]
 		command := writeCommand(lba, n, generation, kind < 3)
-		switch {
-		case kind == 7:
+		switch kind {
+		case 6:
+			if command, generation = unmapCommand(lba, n), 0; w.thick {
+				command = zeroCommand(lba, n)
+			}
+		case 7:
 			command = initiator.Command{CDB: make([]byte, 10)}
 			command.CDB[0] = 0x35 // SYNCHRONIZE CACHE(10)
 			cells = own
-		default:
-			for i := range cells {
+		}
+		for i := range cells {
+			if kind != 7 {
 				cells[i].later = append(cells[i].later, generation)
 			}
 		}
@@ -251,6 +258,24 @@ func writeCommand(lba, blocks int, generation uint64, fua bool) initiator.Comman
 	binary.BigEndian.PutUint32(c.CDB[2:], uint32(lba))
 	binary.BigEndian.PutUint16(c.CDB[7:], uint16(blocks))
 	stamp(c.Out, lba, generation)
+	return c
+}
+
+func unmapCommand(lba, blocks int) initiator.Command {
+	c := initiator.Command{CDB: make([]byte, 10), Out: make([]byte, 24)}
+	c.CDB[0], c.CDB[8] = 0x42, 24 // UNMAP (SBC-3, 5.28)
+	c.Out[1], c.Out[3] = 22, 16
+	binary.BigEndian.PutUint64(c.Out[8:], uint64(lba))
+	binary.BigEndian.PutUint32(c.Out[16:], uint32(blocks))
+	return c
+}
+
+// zeroCommand is for a disk that keeps its space.
+func zeroCommand(lba, blocks int) initiator.Command {
+	c := initiator.Command{CDB: make([]byte, 16)}
+	c.CDB[0], c.CDB[1] = 0x93, 0x01 // WRITE SAME(16), NDOB
+	binary.BigEndian.PutUint64(c.CDB[2:], uint64(lba))
+	binary.BigEndian.PutUint32(c.CDB[10:], uint32(blocks))
 	return c
 }
 
