@@ -18,8 +18,13 @@ import (
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
 )
 
-// maxBatch is how many datagrams, joined or not, the reader takes at a time: no more than 2 MiB.
-const maxBatch = 32
+const (
+	// maxBatch is how many datagrams, joined or not, the reader takes at a time.
+	maxBatch = 32
+	// batchBytes is about how many bytes that shall be: what is taken should be in the processor's nearest caches still
+	// when it is checked and when it is copied.
+	batchBytes = 128 << 10
+)
 
 // A port is one local address: a link, who reads it (the reader, see role), and the connections.
 //
@@ -45,6 +50,7 @@ type port struct {
 	// Of the reader: who has the role.
 	role    role
 	rs      []link.Received
+	batch   int          // of rs to be filled next
 	rounds  []*queuePair // that have packets to send
 	current *queuePair   // locked: packets come in runs
 	bursts  []link.Burst
@@ -70,11 +76,12 @@ const never = math.MaxInt64
 func newPort(p *Provider, l link.Link) *port {
 	o := &port{
 		p: p, link: l, addr: l.Addr(), ext: l.External(), start: time.Now(), done: make(chan struct{}),
-		rs: make([]link.Received, maxBatch), role: role{kick: make(chan struct{}, 1)},
+		rs: make([]link.Received, maxBatch), batch: maxBatch, role: role{kick: make(chan struct{}, 1)},
 		qps: make(map[wire.QPN]*queuePair), endpoints: make(map[*endpoint]struct{}), listeners: make(map[uint16]*listener),
 		rng: newRand(p.rng.Uint64() | 1),
 	}
 	o.next.Store(never)
+	o.role.taken.Store(true) // the keeper's
 	o.ephemeral = firstEphemeral | uint16(o.rng.Uint32())
 	o.madPSN = wire.PSN(o.rng.Uint32() & psnMask)
 	o.cm = cm.New(cm.Config{GUID: o.rng.Uint64() | 1, Addr: o.ext.WithZone(""), MTU: l.MTU, Rand: o.rng})
@@ -112,13 +119,17 @@ func (o *port) arm(d time.Time, wake bool) {
 // round takes what has come, or waits for it until deadline (zero: none), and does what is due. Its error is that the
 // link is closed.
 func (o *port) round(deadline time.Time) error {
-	n, err := o.link.Recv(o.rs, earlier(o.until(), deadline))
+	n, err := o.link.Recv(o.rs[:o.batch], earlier(o.until(), deadline))
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	now, size := time.Now(), 0
 	for i := range o.rs[:n] {
+		size += len(o.rs[i].Data)
 		o.receive(now, &o.rs[i])
+	}
+	if n > 0 { // the next are likely of a length with these
+		o.batch = max(1, min(batchBytes*n/size, maxBatch))
 	}
 	o.release()
 	if int64(now.Sub(o.start)) >= o.next.Load() {

@@ -126,11 +126,10 @@ func (o *port) lead(c *completionQueue, deadline time.Time) {
 	r.leave(err != nil || len(o.rounds) > 0)
 }
 
-// read is the keeper. It ends when the link is closed.
+// read is the keeper, which begins with the role. It ends when the link is closed.
 func (o *port) read() {
 	defer close(o.done)
-	r := &o.role
-	for r.taken.Store(true); ; r.watch() {
+	for r := &o.role; ; r.watch() {
 		for since := time.Now(); !r.offer(&since); {
 			if o.round(time.Time{}) != nil {
 				r.dead.Store(true)

@@ -28,6 +28,8 @@ type receiver struct {
 	n        int
 	ran      bool   // the poller let us try
 	overflow uint32 // the kernel's count of drops when last seen
+	spinner  spinner
+	many     bool // the last receive was part of a stream
 	zone     string
 	msgs     [maxReceived]message
 	iovs     [maxReceived]unix.Iovec
@@ -41,6 +43,7 @@ type receiver struct {
 // it does.
 func (r *receiver) init(u *udp) {
 	r.u, r.zone = u, u.local.Zone()
+	r.spinner = newSpinner()
 	r.call = r.attempt
 	r.buf = make([]byte, maxReceived*maxJoined)
 	for i := range r.msgs {
@@ -79,7 +82,7 @@ func (u *udp) Recv(rs []Received, deadline time.Time) (int, error) {
 func (u *udp) Wake() {
 	u.wakeMu.Lock()
 	defer u.wakeMu.Unlock()
-	u.woken = true
+	u.woken.Store(true)
 	if u.parked {
 		u.armLocked(time.Unix(1, 0)) // long past
 	}
@@ -90,7 +93,7 @@ func (u *udp) Wake() {
 func (u *udp) park(deadline time.Time) bool {
 	u.wakeMu.Lock()
 	defer u.wakeMu.Unlock()
-	if u.woken {
+	if u.woken.Load() {
 		return false
 	}
 	u.parked = true
@@ -105,7 +108,8 @@ func (u *udp) unpark() {
 	u.wakeMu.Lock()
 	defer u.wakeMu.Unlock()
 	if u.parked || u.in.n == 0 && u.in.ran {
-		u.woken, u.parked = false, false
+		u.woken.Store(false)
+		u.parked = false
 	}
 }
 
@@ -124,7 +128,7 @@ func (u *udp) armLocked(t time.Time) {
 // attempt receives what there is. It reports whether Recv is over; if not, the poller waits and calls it again.
 func (r *receiver) attempt(fd uintptr) bool {
 	r.ran = true
-	return r.receive(fd) || !r.u.park(r.deadline)
+	return r.receive(fd) || r.spin(fd) || !r.u.park(r.deadline)
 }
 
 // receive takes datagrams from the socket, and reports false if there were none. An error other than that is an
@@ -167,6 +171,7 @@ func (r *receiver) take(n int) {
 		ps += packets(len(got.Data), got.Size)
 		size += uint64(m.len)
 	}
+	r.many = ps >= manyPackets
 	r.u.recvPackets.Add(ps)
 	r.u.recvBytes.Add(size)
 }

@@ -173,6 +173,7 @@ func (s *sender) count(i, n int) {
 		ps += packets(len(b.Data), b.Size)
 		size += uint64(len(b.Data))
 	}
+	s.u.sentSince.Store(true)
 	s.u.sentPackets.Add(ps)
 	s.u.sentBytes.Add(size)
 }

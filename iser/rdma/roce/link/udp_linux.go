@@ -45,13 +45,15 @@ type udp struct {
 	senders chan *sender // those that are free
 	in      receiver
 
+	sentSince atomic.Bool // something was sent since Recv last found nothing
+
 	sentPackets, sentBytes, sendDropped atomic.Uint64
 	recvPackets, recvBytes, recvDropped atomic.Uint64
 
 	wakeMu sync.Mutex
-	woken  bool      // Wake was called and no Recv has ended for it yet
-	parked bool      // Recv waits in the poller, or is about to
-	armed  time.Time // the poller's read deadline
+	woken  atomic.Bool // Wake was called and no Recv has ended for it yet; written with wakeMu held
+	parked bool        // Recv waits in the poller, or is about to
+	armed  time.Time   // the poller's read deadline
 }
 
 // Listen opens the UDP link on addr. A port that is taken (by another process, or by rdma_rxe in this network

@@ -11,7 +11,6 @@ import (
 type Path struct {
 	src, dst netip.Addr
 	buf      [8 + 40 + 8]byte // LRH stand-in, IP and UDP with their variant fields masked
-	bth      [BTHSize]byte    // the same of the BTH
 	ip       int              // IP header size
 	prefixes [cached]prefix   // of the last few lengths and ports
 	next     int              // the prefix to be replaced
@@ -90,6 +89,31 @@ func idTables() (low, high [256]uint32) {
 	return low, high
 }
 
+// bthTables are what each byte of a BTH, and of the CRC before it, changes in the CRC up to its end.
+var bthTables = makeBTHTables()
+
+func makeBTHTables() (ts [BTHSize][256]uint32) {
+	for i := range ts {
+		for v := range 256 {
+			crc := crc32.IEEETable[v]
+			for range BTHSize - 1 - i { // the bytes behind it
+				crc = crc32.IEEETable[byte(crc)] ^ crc>>8
+			}
+			ts[i][v] = crc
+		}
+	}
+	return ts
+}
+
+// addBTH goes on with a CRC over a packet's BTH, of which FECN, BECN and reserved bits may change on the way. It does
+// what crc32.Update would byte by byte, one waiting for the other.
+func addBTH(crc uint32, b Packet) uint32 {
+	_ = b[BTHSize-1]
+	t, crc := &bthTables, ^crc^binary.LittleEndian.Uint32(b)
+	return ^(t[0][byte(crc)] ^ t[1][byte(crc>>8)] ^ t[2][byte(crc>>16)] ^ t[3][crc>>24] ^
+		t[4][0xff] ^ t[5][b[5]] ^ t[6][b[6]] ^ t[7][b[7]] ^ t[8][b[8]] ^ t[9][b[9]] ^ t[10][b[10]] ^ t[11][b[11]])
+}
+
 // start is the CRC of what precedes the BTH of a packet of n bytes.
 func (p *Path) start(n, port uint16) uint32 {
 	for i := range p.prefixes {
@@ -118,10 +142,7 @@ func (p *Path) sum(pkt Packet, port, id uint16) uint32 {
 	if p.ip == ipv4Size {
 		crc ^= idLow[id&0xff] ^ idHigh[id>>8]
 	}
-	p.bth = [BTHSize]byte(pkt)
-	p.bth[4] = 0xff // FECN, BECN and reserved bits may change on the way
-	crc = crc32.Update(crc, crc32.IEEETable, p.bth[:])
-	return crc32.Update(crc, crc32.IEEETable, pkt[BTHSize:len(pkt)-ICRCSize])
+	return crc32.Update(addBTH(crc, pkt), crc32.IEEETable, pkt[BTHSize:len(pkt)-ICRCSize])
 }
 
 // Seal writes the ICRC for a packet to be sent from a UDP port with an IPv4 identification: 0 from a plain socket,
