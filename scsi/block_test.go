@@ -430,6 +430,24 @@ func TestVerifyReadsLongExtentsInChunks(t *testing.T) {
 	assert.Equal(t, []byte{0, 0, 3, 0xe8}, r.Sense()[3:7])
 }
 
+// What a command reads beyond the data that it moves does not keep a connection's loop.
+func TestLongVerifiesLeaveTheLoop(t *testing.T) {
+	d := NewDevice(DeviceConfig{})
+	_, err := d.Add(0, newMemory(1<<20), LUConfig{ID: "x"})
+	require.NoError(t, err)
+	b := &bench{t: t, d: d, nexus: d.Attach(NexusConfig{Initiator: "i", RelativePort: 1})}
+	b.run(0, make([]byte, 6), 0, nil)
+	const most = loopBytes / 512
+	for bytchk, out := range map[byte]int{0: 0, 2: most + 1, 6: 1} {
+		short := b.run(0, cdb16(0x8f, bytchk, 0, most), 0, make([]byte, min(out, most)*512))
+		long := b.run(0, cdb16(0x8f, bytchk, 0, most+1), 0, make([]byte, out*512))
+		require.Equal(t, Good, short.Status)
+		require.Equal(t, Good, long.Status)
+		assert.False(t, short.MayBlock)
+		assert.Equal(t, bytchk != 2, long.MayBlock, "BYTCHK %d", bytchk>>1)
+	}
+}
+
 func TestBlocksOf4096(t *testing.T) {
 	m := newMemory(1 << 20)
 	d := NewDevice(DeviceConfig{})

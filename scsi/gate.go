@@ -23,8 +23,9 @@ import "sync"
 // delays the first atomic command, and no other command, as long as its connection lives.
 //
 // Nobody waits in a circle. Step 1 waits for commands that wait for nobody: they are at the store, or with
-// a connection that has nothing to do but send. In step 2 all wait for commands that are inside, or for
-// earlier ones. It follows that nobody may enter a gate while inside one, be it another unit's.
+// a connection that has only to send them; and no loop of a connection waits at a gate for a command that is
+// not ready yet. In step 2 all wait for commands that are inside, or for earlier ones; while a command is
+// ready, nobody is inside by the fast way, so that what a loop waits for does not wait for that loop. It follows that nobody may enter a gate while inside one, be it another unit's.
 //
 // Commands that want to be alone may wait, so they are marked MayBlock. An ordinary command on a
 // connection's loop, which means that its store does not block, waits for no more than a ready command's

@@ -14,8 +14,8 @@ const (
 	maxWriteSameBytes = 16 << 20
 )
 
-// loopBytes is the most that a command writes on a connection's loop beyond what it has brought, to a store
-// that does not block, in bytes: some ten microseconds.
+// loopBytes is the most that a command reads or writes on a connection's loop beyond the data that it moves, of
+// a store that does not block, in bytes: some ten microseconds.
 const loopBytes = 128 << 10
 
 // What GET LBA STATUS and READ CAPACITY(16) call provisioning (SBC-3, 4.7).

@@ -22,6 +22,9 @@ func prepareVerify(_ *Device, t *Task) error {
 		return err
 	}
 	t.fua = false // that bit is reserved here
+	if bytchk(t.CDB) != bytchkCompare && t.blocks*t.lu.blockSize > loopBytes {
+		t.MayBlock = true
+	}
 	switch bytchk(t.CDB) {
 	case bytchkMedium:
 		t.Done = t.blocks == 0
