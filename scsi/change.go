@@ -101,3 +101,27 @@ func (lu *LogicalUnit) Resize(ctx context.Context, sizeBytes int64, shrink bool)
 	}
 	return nil
 }
+
+// SetReadOnly says whether initiators may write, and tells every nexus (MODE PARAMETERS CHANGED, 2A/01: the WP bit that
+// MODE SENSE shows; SBC-3, 6.4.1). New writes are refused at once (WRITE PROTECTED). When it has returned nil none of
+// those that came before can write any more either; ctx bounds the wait for them, and if it ends the unit is read-only,
+// but they may still write. A unit on a read-only store cannot be made writable.
+func (lu *LogicalUnit) SetReadOnly(ctx context.Context, readOnly bool) error {
+	lu.changing.Lock()
+	defer lu.changing.Unlock()
+	switch {
+	case lu.set.isRemoved():
+		return fmt.Errorf("lun %d: %w", lu.number, ErrNoLUN)
+	case !readOnly && lu.store.Info().ReadOnly:
+		return fmt.Errorf("lun %d: make it writable: %w", lu.number, backstore.ErrReadOnly)
+	case readOnly && lu.state.Load()&stateSanitizing != 0:
+		return fmt.Errorf("lun %d: make it read-only: a sanitize operation is at work", lu.number)
+	}
+	if lu.readOnly.Swap(readOnly) != readOnly {
+		lu.tell(modeChanged)
+	}
+	if !readOnly {
+		return nil
+	}
+	return lu.Exclusive(ctx, func() error { return nil })
+}

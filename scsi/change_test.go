@@ -178,3 +178,52 @@ func TestResizeThatFails(t *testing.T) {
 	assert.ErrorIs(t, b.lu.Resize(ctx, 8192, false), ErrNoLUN)
 	assert.ErrorIs(t, b.lu.Resize(ctx, 512, true), ErrNoLUN)
 }
+
+// TestSetReadOnly: new writes are refused at once, and when it returns none that came before is still to come.
+func TestSetReadOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(4096)
+		b := newBench(t, m)
+		other := b.another()
+		write := cdb10(0x2a, 0, 0, 1)
+		inFlight := &Task{Nexus: b.nexus, CDB: write, EDTL: 512, Write: true}
+		b.d.Prepare(inFlight)
+		done := make(chan error)
+		go func() { done <- b.lu.SetReadOnly(context.Background(), true) }()
+		synctest.Wait()
+		require.Empty(t, done)
+		inFlight.Out = [][]byte{blocksOf('x', 1)}
+		b.d.Execute(inFlight)
+		assert.Equal(t, Good, inFlight.Status)
+		b.d.Release(inFlight)
+		require.NoError(t, <-done)
+
+		for _, n := range []*bench{b, other} {
+			assert.Equal(t, "6/2a/01", n.ready(0))
+			assert.Equal(t, "7/27/00", n.run(0, write, 0, blocksOf('y', 1)).sense())
+			mode := n.run(0, []byte{0x1a, 0, 0x3f, 0, 255, 0}, 255, nil).data
+			assert.Equal(t, byte(0x90), mode[2], "WP, DPOFUA")
+		}
+		assert.Equal(t, blocksOf('x', 1), m.b[:512])
+		require.NoError(t, b.lu.SetReadOnly(context.Background(), true))
+		assert.Empty(t, b.ready(0), "nothing has changed")
+		require.NoError(t, b.lu.SetReadOnly(context.Background(), false))
+		assert.Equal(t, "6/2a/01", b.ready(0))
+		assert.Equal(t, Good, b.run(0, write, 0, blocksOf('y', 1)).Status)
+
+		b.d.Prepare(inFlight)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		assert.ErrorIs(t, b.lu.SetReadOnly(ctx, true), context.DeadlineExceeded)
+		b.d.Abandon(inFlight)
+		b.ready(0)
+		assert.Equal(t, "7/27/00", b.run(0, write, 0, blocksOf('y', 1)).sense(), "read-only all the same")
+
+		m.mu.Lock()
+		m.info.ReadOnly = true
+		m.mu.Unlock()
+		assert.ErrorIs(t, b.lu.SetReadOnly(context.Background(), false), backstore.ErrReadOnly)
+		require.NoError(t, b.d.Remove(0))
+		assert.ErrorIs(t, b.lu.SetReadOnly(context.Background(), true), ErrNoLUN)
+	})
+}

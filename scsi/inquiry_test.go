@@ -68,8 +68,8 @@ func TestVitalProductData(t *testing.T) {
 	// The identity is SHA-256 of "unit 0": c0d0ba95dbdfa166 28eb0fb58eb3f7ab ...
 	serial := hex.EncodeToString([]byte("c0d0ba95dbdfa16628eb0fb58eb3f7ab"))
 	for page, want := range map[byte]string{
-		0x00: `00 00 0007  header
-			00 80 83 8f b0 b1 b2  supported pages`,
+		0x00: `00 00 0008  header
+			00 80 83 86 8f b0 b1 b2  supported pages`,
 		0x80: `00 80 0020  header
 			` + serial + `  PRODUCT SERIAL NUMBER`,
 		0x83: `00 83 0080  header
@@ -85,6 +85,9 @@ func TestVitalProductData(t *testing.T) {
 			69716e2e 32303236 2d30312e 74657374 3a782c74 2c307830 30303100  iqn.2026-01.test:x,t,0x0001
 			53 a8 00 14  iSCSI, UTF-8, PIV, device, SCSI name string
 			69716e2e 32303236 2d30312e 74657374 3a780000  iqn.2026-01.test:x`,
+		0x86: `00 86 003c  header
+			00 07 00  no protection information; HEADSUP, ORDSUP, SIMPSUP; no volatile cache
+			` + zeros(57) + `  nothing else`,
 		0xb0: `00 b0 003c  header
 			00 40  WSNZ; MAXIMUM COMPARE AND WRITE LENGTH
 			0008  OPTIMAL TRANSFER LENGTH GRANULARITY

@@ -192,7 +192,7 @@ func putControl(body []byte, control uint32) {
 // writable is nil if the medium may be written to.
 func (lu *LogicalUnit) writable() error {
 	switch {
-	case lu.readOnly:
+	case lu.readOnly.Load():
 		return errWriteProtected
 	case lu.control.Load()&controlSWP != 0:
 		return errSoftwareProtected

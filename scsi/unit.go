@@ -40,7 +40,7 @@ type LogicalUnit struct {
 	atomic      atomicLimits
 	unmapUnit   uint64 // blocks that the store gives back together
 	physicalExp uint8  // physical blocks are 1<<physicalExp logical ones
-	readOnly    bool
+	readOnly    atomic.Bool
 	rotational  bool
 	writeCache  bool
 	mayBlock    bool
@@ -92,12 +92,12 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 		identity:   sha256.Sum256([]byte(c.ID)),
 		blockSize:  uint64(c.BlockSize),
 		maxBlocks:  uint64(d.config.MaxTransfer) / uint64(c.BlockSize),
-		readOnly:   c.ReadOnly || info.ReadOnly,
 		rotational: info.Rotational,
 		writeCache: info.WriteCache,
 		mayBlock:   !info.NeverBlocks,
 		volatile:   info.Volatile,
 	}
+	lu.readOnly.Store(c.ReadOnly || info.ReadOnly)
 	lu.gate.change.L = &lu.gate.mu
 	lu.set.open()
 	if info.NeverBlocks {

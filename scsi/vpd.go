@@ -10,6 +10,7 @@ const (
 	vpdSupportedPages = 0x00
 	vpdSerialNumber   = 0x80
 	vpdIdentification = 0x83
+	vpdExtended       = 0x86
 	vpdThirdPartyCopy = 0x8f
 	vpdBlockLimits    = 0xb0
 	vpdCharacteristic = 0xb1
@@ -17,7 +18,7 @@ const (
 )
 
 var vpdPages = [...]byte{
-	vpdSupportedPages, vpdSerialNumber, vpdIdentification, vpdThirdPartyCopy, vpdBlockLimits, vpdCharacteristic, vpdProvisioning,
+	vpdSupportedPages, vpdSerialNumber, vpdIdentification, vpdExtended, vpdThirdPartyCopy, vpdBlockLimits, vpdCharacteristic, vpdProvisioning,
 }
 
 // vpd makes a VPD page, nil if there is no such page. Where no unit is, only the list of pages is.
@@ -36,6 +37,8 @@ func (d *Device) vpd(t *Task, page byte) []byte {
 		body = []byte(t.lu.serial())
 	case vpdIdentification:
 		body = d.identification(t)
+	case vpdExtended:
+		body = t.lu.extended()
 	case vpdThirdPartyCopy:
 		body = thirdPartyCopy()
 	case vpdBlockLimits:
@@ -56,6 +59,17 @@ func (d *Device) vpd(t *Task, page byte) []byte {
 	}
 	b := binary.BigEndian.AppendUint16([]byte{0, page}, uint16(len(body)))
 	return append(b, body...)
+}
+
+// extended makes the body of the Extended INQUIRY Data page (SPC-4, 7.8.7): no protection information, and all task
+// attributes but ACA (taskset.go).
+func (lu *LogicalUnit) extended() []byte {
+	b := make([]byte, 60)
+	b[1] = 0x07 // HEADSUP, ORDSUP, SIMPSUP
+	if lu.writeCache {
+		b[2] = 0x01 // V_SUP: there is a volatile cache
+	}
+	return b
 }
 
 // unmapAligned is UGAVALID with an UNMAP GRANULARITY ALIGNMENT of 0: the store's units begin at its start.
