@@ -241,7 +241,6 @@ func (c *conn) abortTask(t *task) bool {
 		return true
 	case taskRunning:
 		if !c.recall(t) {
-			t.scsi.Stop()
 			return true // executed will end it
 		}
 	case taskPreempting:
@@ -253,9 +252,10 @@ func (c *conn) abortTask(t *task) bool {
 	return true
 }
 
-// recall takes a task back that no worker has begun.
+// recall takes a task back that no worker has begun. One that has been is asked to end soon.
 func (c *conn) recall(t *task) bool {
 	if !c.s.workers.cancel(t) {
+		t.scsi.Stop()
 		return false
 	}
 	c.running--
