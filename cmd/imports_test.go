@@ -29,7 +29,7 @@ var allowed = map[string][]string{
 	"iser":                    {"iscsi", "iscsi/arena", "iser/rdma"},
 	"iscsi/target":            {"iscsi", "iscsi/arena", "iscsi/chap", "scsi", "backstore"},
 	"iscsi/initiator":         {"iscsi", "iscsi/chap"},
-	"conf":                    {"iscsi", "iscsi/chap", "backstore"},
+	"conf":                    {"iscsi", "iscsi/chap", "scsi", "backstore"},
 	"cmd/trace":               {"*"},
 	"cmd/statedir":            {},
 	"cmd/provider":            {"*"},

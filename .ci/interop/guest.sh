@@ -1,6 +1,6 @@
 #!/bin/bash
 # The interoperability cases, in the guest: real initiators and targets over iSER on rxe and over TCP, and those of
-# roce.sh.
+# roce.sh and scsi.sh.
 #
 #   guest.sh          all cases: one line "PASS name" or "FAIL name" each, last "N passed, N failed"
 #   guest.sh CASE     one case, in the present state of the guest
@@ -11,6 +11,7 @@ set -eu
 cd "$(dirname "$0")"
 . ./guest-lib.sh
 . ./roce.sh
+. ./scsi.sh
 : "${OUT:=/tmp}" "${LIMIT:=300}"
 
 TGT=$IP:3260 PORTAL=$IP:3261 LIO_PORTAL=$IP:3262
@@ -22,7 +23,7 @@ FILES=3000001 FIO_SIZE=48m VERIFY_SIZE=32MiB COPY=8 LOGIN= ISER=./iser QUERY=
 
 ALL="rdmatest discovery_iser discovery_tcp filesystem_ram filesystem_file fio_immediate fio_no_immediate
   fio_unsolicited fio_file tcp_sees_what_iser_wrote libiscsi_tcp libiscsi_iser iser_to_iserd iser_to_lio
-  iser_to_stgt two_initiators daemon_is_well $ROCE $LOSSY"
+  iser_to_stgt two_initiators daemon_is_well $SCSI $ROCE $LOSSY"
 
 # --- the guest ----------------------------------------------------------------------------------
 
@@ -39,6 +40,7 @@ setup() {
 	lio_target iser $NAME:lio $LIO_PORTAL ram0
 	iserd_start
 	roce_targets
+	scsi_targets
 }
 
 # iserd_config PROVIDER IMAGE PORTAL...: prints it

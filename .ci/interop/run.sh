@@ -1,6 +1,6 @@
 #!/bin/bash
-# Build everything with RDMA device support, run host.sh here, and the interoperability cases of guest.sh and
-# roce.sh in a virtual machine: `make interop`. What the cases leave goes to $INTEROP_OUT (default: a folder
+# Build everything with RDMA device support, run host.sh here, and the interoperability cases of guest.sh,
+# roce.sh and scsi.sh in a virtual machine: `make interop`. What the cases leave goes to $INTEROP_OUT (default: a folder
 # below /tmp, named at the end). CASES="a b" selects cases; host_lossy is that of host.sh.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -35,6 +35,7 @@ if [ -z "$cases" ] || [[ " $cases " = *" host_lossy "* ]]; then
 	cases=${cases/host_lossy/}
 	[ -z "${CASES:-}" ] || [ -n "${cases// /}" ] || exit $status
 fi
-"$here/../vm/run.sh" -t 2400 -m 3072 -o "$out" -e CASES="$cases" "$here/guest.sh" "$here/roce.sh" "$here/rxe-skip" "$bin"/* || status=$?
+"$here/../vm/run.sh" -t 2400 -m 3072 -o "$out" -e CASES="$cases" "$here/guest.sh" "$here/roce.sh" "$here/scsi.sh" "$here/rxe-skip" \
+	"$here/../conformance/suites.sh" "$bin"/* || status=$?
 echo "interop: logs in $out" >&2
 exit $status
