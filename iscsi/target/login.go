@@ -12,8 +12,10 @@ import (
 
 // Bounds of a login.
 const (
-	// maxLoginText bounds the text, in bytes, that a login takes in all, and that one answer may have.
-	maxLoginText = 64 << 10
+	// maxLoginText bounds the text, in bytes, that a login takes in all, and that one answer may have. With what
+	// append keeps in reserve it stays below 64 KiB for a peer of which nothing is known yet (SE-02 of the field
+	// reports); honest logins have 2 KiB.
+	maxLoginText = 32 << 10
 	// maxLoginRounds bounds the Login Requests of a login: a peer that never asks for more goes.
 	maxLoginRounds = 32
 	// maxLoginAnswer is the most text of one Login Response. Initiators take 8192 bytes until they have
