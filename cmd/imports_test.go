@@ -20,6 +20,7 @@ var allowed = map[string][]string{
 	"iscsi":                   {},
 	"iscsi/arena":             {},
 	"iscsi/chap":              {},
+	"iscsi/isns":              {},
 	"backstore":               {},
 	"scsi":                    {"backstore"},
 	"iscsi/tcp":               {"iscsi"},

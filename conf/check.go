@@ -70,6 +70,7 @@ func (k *checker) config(c *Config) {
 	}
 	k.auth("discovery/auth", c.Discovery.Auth)
 	k.secrets(c)
+	k.isns(&c.ISNS)
 	k.limits(&c.Limits)
 }
 

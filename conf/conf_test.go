@@ -182,7 +182,7 @@ func TestMistakes(t *testing.T) {
 		small + "---\n" + small:     "x.yaml:7:8: a second document; a configuration is one",
 		"[1, 2]":                    "want keys and values, and not a list",
 		"hello":                     `want keys and values, and not "hello"`,
-		"a: 1":                      "x.yaml:1:1: a: unknown key; there are version, insecure, state_dir, auth, discovery, portals, backstores, targets, limits",
+		"a: 1":                      "x.yaml:1:1: a: unknown key; there are version, insecure, state_dir, auth, discovery, isns, portals, backstores, targets, limits",
 		"version: 2":                "x.yaml:1:10: version: 2 is not known; this iserd reads version: 1",
 		"version: one":              `x.yaml:1:10: version: want a whole number, and not "one"`,
 		"version: -1":               "version: want a whole number, and not -1",

@@ -49,6 +49,7 @@ type Config struct {
 	// nothing does.
 	StateDir   string
 	Discovery  Discovery
+	ISNS       ISNS
 	Portals    []Portal
 	Backstores []Backstore
 	Targets    []Target

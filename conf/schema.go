@@ -27,6 +27,7 @@ func (r *reader) config(n ast.Node) *Config {
 				field{"auth", r.auth(&c.Discovery.Auth)},
 			)
 		}},
+		field{"isns", r.isns(&c.ISNS)},
 		field{"portals", func(n ast.Node, path string) {
 			c.Portals = nil
 			r.items(n, path, func(n ast.Node, path string) { c.Portals = append(c.Portals, r.portal(n, path)) })

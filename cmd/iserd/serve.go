@@ -107,6 +107,7 @@ type service struct {
 	served    []iscsi.Listener // the server's
 	providers map[providerKey]rdma.Provider
 	trace     func(iser.TraceEvent)
+	stopISNS  func() // takes the registration back; nil: there is none
 }
 
 // start makes a configuration run. Everything is opened and checked before the first address is listened
@@ -146,6 +147,9 @@ func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(is
 		return nil, err
 	}
 	if err := s.accept(); err != nil {
+		return nil, err
+	}
+	if err := s.register(c.ISNS); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -251,6 +255,9 @@ func (s *service) accept() error {
 // stop ends whatever of the service has been started, front to back.
 func (s *service) stop() error {
 	var errs []error
+	if s.stopISNS != nil {
+		s.stopISNS()
+	}
 	for _, l := range s.listeners { // not yet the server's
 		errs = append(errs, l.Close())
 	}

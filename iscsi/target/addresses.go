@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/goiser/goiser/iscsi"
 )
 
 // An address is where a portal can be reached, as SendTargets tells it (RFC 7143, 13.8).
@@ -15,7 +17,15 @@ type address struct {
 
 func (a address) String() string { return fmt.Sprintf("%v,%d", a.at, a.tag) }
 
-// addresses lists the portals that the peer of c can use: those of its transport. What Advertise says is shown
+// addresses lists the portals that the peer of c can use: those of its transport.
+func (s *Server) addresses(c *conn) []address {
+	here, _ := addrPort(c.dm.LocalAddr().String())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addressesLocked(c.traits.Name, here.Addr())
+}
+
+// addressesLocked lists the portals of a transport ("": of all) for peers that have connected to the address here. What Advertise says is shown
 // as it stands. Else
 //
 //   - a portal that listens on any address is shown with the one that the peer has connected to, if it takes
@@ -23,13 +33,10 @@ func (a address) String() string { return fmt.Sprintf("%v,%d", a.at, a.tag) }
 //   - a loopback address is for peers on this host only;
 //   - a link-local address means something on one link only, and its zone something on one host only (RFC
 //     4007): it is shown to who has connected to it.
-func (s *Server) addresses(c *conn) []address {
-	here, _ := addrPort(c.dm.LocalAddr().String())
+func (s *Server) addressesLocked(transport string, here netip.Addr) []address {
 	var list []address
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, p := range s.portals {
-		if p.listener.Transport() != c.traits.Name {
+		if transport != "" && p.listener.Transport() != transport {
 			continue
 		}
 		a := address{p.config.Advertise, p.config.Tag}
@@ -38,12 +45,47 @@ func (s *Server) addresses(c *conn) []address {
 			if !ok {
 				continue
 			}
-			if a.at, ok = reachable(listens, here.Addr()); !ok {
+			if a.at, ok = reachable(listens, here); !ok {
 				continue
 			}
 		}
 		if !slices.Contains(list, a) {
 			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// A Publication is a target as a name service tells of it.
+type Publication struct {
+	Name    iscsi.Name
+	Alias   string
+	Portals []PublishedPortal
+}
+
+// A PublishedPortal is an address of a portal group.
+type PublishedPortal struct {
+	Addr netip.AddrPort
+	Tag  uint16
+}
+
+// Publications lists the targets that can be reached, by name, with the addresses that discovery would tell who has
+// connected to the address here, over all transports.
+func (s *Server) Publications(here netip.Addr) []Publication {
+	targets := s.Targets()
+	s.mu.Lock()
+	addresses := s.addressesLocked("", here)
+	s.mu.Unlock()
+	var list []Publication
+	for _, t := range targets {
+		p := Publication{Name: t.c.Name, Alias: t.c.Alias}
+		for _, a := range addresses {
+			if t.servedIn(a.tag) {
+				p.Portals = append(p.Portals, PublishedPortal{a.at, a.tag})
+			}
+		}
+		if len(p.Portals) > 0 {
+			list = append(list, p)
 		}
 	}
 	return list

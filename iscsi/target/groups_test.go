@@ -56,6 +56,13 @@ func TestPortalGroups(t *testing.T) {
 	assert.Empty(t, b.through(1, "192.0.2.1:3260").discover(two))
 	assert.Equal(t, some, b.through(2, "192.0.2.2:3260").discover(two))
 
+	b.serve("iser", "192.0.2.2:3260", PortalConfig{Tag: 2})
+	at := func(s string, tag uint16) PublishedPortal { return PublishedPortal{netip.MustParseAddrPort(s), tag} }
+	assert.Equal(t, []Publication{
+		{Name: testTarget, Portals: []PublishedPortal{at("192.0.2.1:3260", 1), at("192.0.2.2:3260", 2), at("192.0.2.3:3260", 3)}},
+		{Name: two, Portals: []PublishedPortal{at("192.0.2.2:3260", 2), at("192.0.2.3:3260", 3)}},
+	}, b.s.Publications(netip.MustParseAddr("192.0.2.1")))
+
 	r, _ := b.through(1, "192.0.2.1:3260").status(two)
 	assert.Equal(t, iscsi.LoginNotFound, r.Status)
 	c := b.through(3, "192.0.2.3:3260")
