@@ -3,6 +3,9 @@
 //
 //	s, err := backstore.Open("file", backstore.Options{"path": "/srv/a.img", "size": "64GiB"})
 //
+// What only some stores can do (give space back, zero, tell extents, change size) are interfaces of their own
+// in optional.go; callers ask by a type assertion.
+//
 // # What overlapping requests see
 //
 // A store does not order requests that overlap in time. A read that overlaps a write may see old bytes,
@@ -14,5 +17,6 @@
 //
 // A write is durable once a later Flush has returned without error, or at once if it was made with fua
 // or the store has no write cache (Info.WriteCache). After a failed Flush the store does not pretend that
-// a second one could mend it: see the file store.
+// a second one could mend it: see the file store. The same holds for zeros and for ranges given back: a store
+// without a write cache makes them durable at once.
 package backstore

@@ -181,14 +181,16 @@ func (f *fileStore) describe(s settings) error {
 	f.info.BlockSize = fileBlock(int64(st.Blksize))
 	f.info.ReadOnly = s.yes("readonly")
 	f.info.WriteCache = !f.durable && !f.info.ReadOnly
-	f.info.Thin = f.thin
 	if s.yes("direct") {
 		if err := f.useDirect(0); err != nil {
 			return err
 		}
 	}
-	if f.thin && !f.info.ReadOnly && f.canPunch() {
-		f.info.UnmapGranularity = max(f.info.BlockSize, fileBlock(int64(st.Blksize)))
+	switch {
+	case f.info.ReadOnly:
+		f.info.Thin = f.thin
+	case f.thin && f.canPunch():
+		f.info.Thin, f.info.UnmapGranularity = true, max(f.info.BlockSize, fileBlock(int64(st.Blksize)))
 	}
 	return nil
 }

@@ -69,3 +69,13 @@ func TestLostWrite(t *testing.T) {
 	require.False(t, bytes.Equal(want, got), "the store was right to go on complaining")
 	require.NoError(t, again.Close())
 }
+
+// TestFileSystemThatCannotReserve: a thick store is refused there, with what to do.
+func TestFileSystemThatCannotReserve(t *testing.T) {
+	dir, _ := thinDisk(t)
+	path := filepath.Join(dir, "a.img")
+	_, err := Open("file", Options{"path": path, "size": "1MiB", "thin": "no"})
+	require.ErrorIs(t, err, unix.EOPNOTSUPP)
+	require.ErrorContains(t, err, "the file system cannot reserve space; set thin=yes")
+	require.NoFileExists(t, path)
+}
