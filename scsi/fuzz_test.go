@@ -63,6 +63,9 @@ func FuzzCDB(f *testing.F) {
 			require.Equal(t, want, s.b)
 		}
 		b.d.ResetLU(0, b.nexus) // starts it again
+		b.lu.reservations.Store(nil)
+		require.NoError(t, b.d.SetPortGroupState(1, Optimized))
+		b.attentions() // or the next command would end here
 		require.Zero(t, b.lu.held())
 	})
 }

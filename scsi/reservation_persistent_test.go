@@ -288,6 +288,15 @@ func TestPreemptOfOneself(t *testing.T) {
 	assert.Equal(t, []*Nexus{a.nexus}, r.Preempted)
 	assert.Equal(t, byte(exclusiveAccess), a.in(prReadReservation)[21])
 	assert.Equal(t, []string{"", "2a/04"}, []string{a.attentions(), b.attentions()})
+
+	// Of all registrants the last one has gone, and the reservation with it.
+	require.Equal(t, "good", b.out(prClear, 0, list(keyB, 0, 0)))
+	a.attentions()
+	a.register(keyA)
+	require.Equal(t, "good", a.out(prReserve, writeExclusiveAllRegistrants, list(keyA, 0, 0)))
+	require.Equal(t, "good", a.out(prPreempt, writeExclusive, list(keyA, keyA, 0)))
+	assert.Len(t, a.in(prReadKeys), 8)
+	assert.Len(t, a.in(prReadReservation), 8)
 }
 
 // moveList is the parameter list of REGISTER AND MOVE.
@@ -377,14 +386,16 @@ func TestSpecifyInitiatorPorts(t *testing.T) {
 
 func TestAllTargetPorts(t *testing.T) {
 	a, b, c := trio(t)
+	a3 := a.peer(portA, 3)
 	require.Equal(t, "good", a.out(prRegister, 0, list(0, keyA, prAllTgPt)))
-	assert.Equal(t, golden(t, "00000001 00000010 0123456789abcdef 0123456789abcdef"), a.in(prReadKeys))
+	assert.Equal(t, golden(t, "00000001 00000018 0123456789abcdef 0123456789abcdef 0123456789abcdef"), a.in(prReadKeys))
 	a2 := a.peer(portA, 2)
 	require.Equal(t, "good", a2.out(prReserve, 6, list(keyA, 0, 0)))
 	b.register(keyB)
 	require.Equal(t, "good", a.out(prRegister, 0, list(keyA, 0, prAllTgPt)))
 	assert.Equal(t, golden(t, "00000003 00000008 ffffffff00000001"), a.in(prReadKeys))
 	assert.Len(t, a.in(prReadReservation), 8, "its holder has left through the other port")
+	assert.Empty(t, a3.attentions()+a2.attentions(), "registered no more")
 	assert.Equal(t, []string{"", "2a/04", ""}, []string{a.attentions(), b.attentions(), c.attentions()})
 }
 

@@ -211,6 +211,7 @@ func (g *registry) register(q *registryRequest, own *registrant) (change, error)
 	if len(next.registrants) > maxRegistrants {
 		return change{}, errNoRegistrations
 	}
+	c.notices = slices.DeleteFunc(c.notices, func(n notice) bool { return next.find(n.nexus) == nil })
 	return c, nil
 }
 
