@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/conf"
@@ -26,8 +28,11 @@ type listener struct {
 // An opener opens the RDMA provider of a portal.
 type opener func(conf.Portal) (rdma.Provider, error)
 
-func openRDMA(p conf.Portal) (rdma.Provider, error) {
-	return provider.Open(p.Provider, roce.Options{External: p.External})
+// openRDMA opens providers that log what they warn of.
+func openRDMA(log logrus.FieldLogger) opener {
+	return func(p conf.Portal) (rdma.Provider, error) {
+		return provider.Open(p.Provider, roce.Options{External: p.External, Warn: func(w string) { log.Warn(w) }})
+	}
 }
 
 // listen listens on every portal: by TCP and, where it can or must be, by iSER at the same address.

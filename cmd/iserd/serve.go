@@ -38,7 +38,7 @@ type app struct {
 	flags       flags
 	out, errOut io.Writer
 	signals     <-chan os.Signal
-	openRDMA    opener
+	openRDMA    func(logrus.FieldLogger) opener
 }
 
 // serveCommand serves until a signal.
@@ -56,7 +56,7 @@ func (a *app) serveCommand() error {
 		return err
 	}
 	defer closeTrace()
-	s, err := start(c, log, a.openRDMA, hook)
+	s, err := start(c, log, a.openRDMA(log), hook)
 	if err != nil {
 		return err
 	}

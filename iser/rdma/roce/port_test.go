@@ -420,3 +420,27 @@ func TestRequestsGivenUpInTheBacklog(t *testing.T) {
 		require.EqualValues(t, cm.ReasonNoResources, re.Reason)
 	})
 }
+
+func TestSmallReceiveBufferIsToldOnce(t *testing.T) {
+	for _, row := range []struct {
+		buffer int
+		told   int
+	}{{256 << 10, 1}, {8 << 20, 0}} {
+		n := link.NewNet(1, link.NetOptions{RecvBuffer: row.buffer})
+		var told []string
+		p := open(t, roce.Options{
+			Link: func(a netip.Addr) (link.Link, error) { return n.Link(a), nil },
+			Warn: func(s string) { told = append(told, s) },
+		})
+		for _, a := range []netip.Addr{passiveAddr, activeAddr} {
+			l, err := p.Listen(netip.AddrPortFrom(a, 0))
+			require.NoError(t, err)
+			defer l.Close()
+		}
+		require.Len(t, told, row.told)
+		for _, s := range told {
+			require.Contains(t, s, "RoCE on 10.0.0.1: the system lets a socket hold 256 KiB of packets")
+			require.Contains(t, s, "sysctl -w net.core.rmem_max=")
+		}
+	}
+}

@@ -38,6 +38,9 @@ type Options struct {
 	// responses; 0: DefaultWindow, and what a quarter of the receive buffer holds.
 	Window     int
 	ReadWindow int
+	// Warn, if not nil, is told once if what the system grants a socket to receive is less than goodBuffer, and what to
+	// do about it.
+	Warn func(string)
 }
 
 const (
@@ -45,6 +48,8 @@ const (
 	DefaultAckTimeout = 1073741824 * time.Nanosecond
 	// DefaultWindow is 512 KiB at path MTU 4096.
 	DefaultWindow = 128
+	// goodBuffer is what a socket should have to receive, in bytes of packets: three sessions' windows.
+	goodBuffer = 3 * DefaultWindow * link.MaxMTU
 	// maxReadWindow is where more in flight is of no use on networks that this provider is for.
 	maxReadWindow = 1 << 20
 )
@@ -61,6 +66,7 @@ type Provider struct {
 	local  *port // whose loopback address we have chosen
 	qpns   map[wire.QPN]struct{}
 	last   wire.QPN
+	warned bool
 	closed bool
 }
 
@@ -149,9 +155,19 @@ func (p *Provider) portLocked(addr netip.Addr) (*port, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.addLocked(l), nil
+}
+
+// addLocked makes a port on a link.
+func (p *Provider) addLocked(l link.Link) *port {
 	o := newPort(p, l)
-	p.ports[addr] = o
-	return o, nil
+	p.ports[l.Addr()] = o
+	if n := l.RecvBuffer(); n < goodBuffer && p.o.Warn != nil && !p.warned {
+		p.warned = true
+		p.o.Warn(fmt.Sprintf("RoCE on %v: the system lets a socket hold %d KiB of packets, which the bursts of a few sessions overflow: they are lost and sent again, slowly; "+
+			"raise it with `sysctl -w net.core.rmem_max=16777216`, or grant CAP_NET_ADMIN, and start again", l.Addr(), n>>10))
+	}
+	return o
 }
 
 func (p *Provider) open(addr netip.Addr) (link.Link, error) {

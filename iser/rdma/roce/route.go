@@ -72,7 +72,6 @@ func (p *Provider) loopback() (*port, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.local = newPort(p, l)
-	p.ports[l.Addr()] = p.local
+	p.local = p.addLocked(l)
 	return p.local, nil
 }
