@@ -128,7 +128,7 @@ func (o *port) round(deadline time.Time) error {
 		size += len(o.rs[i].Data)
 		o.receive(now, &o.rs[i])
 	}
-	if n > 0 { // the next are likely of a length with these
+	if size > 0 { // the next are likely of a length with these
 		o.batch = max(1, min(batchBytes*n/size, maxBatch))
 	}
 	o.release()
