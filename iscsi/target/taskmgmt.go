@@ -16,7 +16,7 @@ const (
 	// "rejected", because "complete" would not be true. Linux gives a logical unit reset 30 s.
 	taskManagementTimeout = 25 * time.Second
 	// maxTMF bounds the functions that wait on a connection; further ones are rejected.
-	maxTMF = 16
+	maxTMF = 64
 )
 
 // A tmfOp is a task management function, or a PREEMPT AND ABORT (preempt.go), that waits until all that it ends is quiet: nothing of it
