@@ -31,6 +31,7 @@ type server struct {
 	t   testing.TB
 	f   *fabric.Fabric
 	s   *engine.Server
+	dev *scsi.Device
 	ram []byte
 }
 
@@ -44,6 +45,7 @@ func newServer(t testing.TB, o fabric.Options) *server {
 	dev := scsi.NewDevice(scsi.DeviceConfig{Name: serverName})
 	_, err = dev.Add(0, ram, scsi.LUConfig{ID: "server"})
 	require.NoError(t, err)
+	s.dev = dev
 	s.s = engine.New(engine.Config{Pool: pool, MaxSessions: 256, MaxLogins: 256})
 	_, err = s.s.AddTarget(engine.TargetConfig{Name: serverName, Device: dev, Negotiate: iscsi.DefaultConfig()})
 	require.NoError(t, err)
