@@ -422,6 +422,64 @@ func TestCHAPAnswersGoThroughSmallBuffers(t *testing.T) { // C bit, both ways
 	assert.True(t, a.resp.Transit)
 }
 
+// chapLogin logs in on a connection, in three rounds and with the first request's numbers.
+func (c *client) chapLogin(p *chapPeer, first iscsi.LoginRequest, lines ...string) iscsi.LoginResponse {
+	c.t.Helper()
+	sec := security
+	sec.ISID, sec.TSIH, sec.CID = first.ISID, first.TSIH, first.CID
+	c.loginRequest(sec, append(lines, "AuthMethod=CHAP")...)
+	resp, _ := c.loginResponse()
+	require.Equal(c.t, iscsi.LoginSuccess, resp.Status)
+	c.loginRequest(sec, "CHAP_A=5")
+	_, said := c.loginResponse()
+	p.learn(said)
+	c.loginRequest(sec, "CHAP_N="+p.user, "CHAP_R="+chap.Encode(p.response()))
+	if resp, _ = c.loginResponse(); resp.Status != iscsi.LoginSuccess {
+		return resp
+	}
+	c.loginRequest(first, "MaxConnections=2")
+	resp, _ = c.loginResponse()
+	return resp
+}
+
+// TestNobodyTouchesASessionUnproved: a login that would replace a session, join it, or replace a connection of it
+// does so only when it has proved who it is. Until then the session does not notice.
+func TestNobodyTouchesASessionUnproved(t *testing.T) {
+	b := newBench(t, benchConfig{neg: func(c *iscsi.Config) { c.MaxConnections = 2 }})
+	name := iscsi.Name("iqn.2026-01.test:proved")
+	_, err := b.s.AddTarget(TargetConfig{Name: name, Device: b.device, Negotiate: b.target.c.Negotiate, Auth: testCredentials(t, false)})
+	require.NoError(t, err)
+	lines := loginLines(tcpTraits)[:3]
+	lines[1] = "TargetName=" + string(name)
+	connect := func() *client { return &client{t: t, dm: b.connect(tcpTraits), cmdSN: 100, stat: 7, itt: 0x1000} }
+	p := &chapPeer{t: t, user: "host", secret: testSecret(t, "secret of the host")}
+	wrong := &chapPeer{t: t, user: "host", secret: testSecret(t, "another secret")}
+
+	good := connect()
+	resp := good.chapLogin(p, wholeLogin, lines...)
+	require.Equal(t, iscsi.LoginSuccess, resp.Status)
+	good.clearUA(0)
+	join, again := wholeLogin, wholeLogin
+	join.TSIH, join.CID = resp.TSIH, 1
+	again.TSIH = resp.TSIH
+	for what, first := range map[string]iscsi.LoginRequest{"replace the session": wholeLogin, "join": join, "replace the connection": again} {
+		c := connect()
+		c.loginRequest(first, lines...)
+		r, _ := c.loginResponse()
+		assert.Equal(t, iscsi.LoginAuthFailed.String(), r.Status.String(), what)
+		r = connect().chapLogin(wrong, first, lines...)
+		assert.Equal(t, iscsi.LoginAuthFailed.String(), r.Status.String(), what)
+		status, _ := good.response(good.read(0, 0, 1))
+		assert.Zero(t, status.Status, what)
+	}
+	assert.Len(t, b.s.Sessions(), 1)
+	require.Equal(t, iscsi.LoginSuccess, connect().chapLogin(p, join, lines...).Status)
+	status, _ := good.response(good.read(0, 0, 1))
+	assert.Zero(t, status.Status)
+	require.Equal(t, iscsi.LoginSuccess, connect().chapLogin(p, wholeLogin, lines...).Status)
+	good.dm.waitFor(t, "the old session to end", func() bool { return good.dm.closed })
+}
+
 // FuzzAuthentication feeds any sequence of Login Requests to a login that has something to prove: with an entry for
 // one initiator and another proof for the rest, over both session types. Nobody gets in who has not answered the
 // challenge with the secret of the name that the first text has, and nothing said before has been made with a
