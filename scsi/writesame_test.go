@@ -203,3 +203,43 @@ type full struct{ *thin }
 func (f *full) WriteAt([][]byte, int64, bool) error        { return backstore.ErrNoSpace }
 func (f *full) Unmap(int64, int64) error                   { return backstore.ErrNoSpace }
 func (f *full) WriteZeroes(int64, int64, bool, bool) error { return backstore.ErrNoSpace }
+
+// LU-03 of the field reports, for the commands with extents of their own: nothing lands at the wrapped place.
+func TestExtentsOfOtherCommandsDoNotWrap(t *testing.T) {
+	const capacity = 128
+	s := newThin(capacity * 512)
+	b := newBench(t, s)
+	for _, e := range []struct {
+		lba    uint64
+		blocks byte
+	}{
+		{1 << 63, 1},
+		{1<<63 - 1, 1},
+		{1 << 55, 1},
+		{1<<64 - 1, 1},
+		{1<<64 - 1, 2},
+		{capacity - 1, 2},
+		{capacity, 1},
+		{1<<32 + 1, 1},
+	} {
+		one, two := blocksOf('x', int(e.blocks)), blocksOf(0, 2*int(e.blocks))
+		list := unmapList(e.lba, uint64(e.blocks))
+		for name, c := range map[string]struct{ cdb, out []byte }{
+			"COMPARE AND WRITE": {compareAndWrite(e.lba, e.blocks), two},
+			"ORWRITE":           {cdb16(0x8b, 0, e.lba, uint32(e.blocks)), one},
+			"WRITE ATOMIC":      {writeAtomic(e.lba, uint16(e.blocks)), one},
+			"WRITE SAME":        {cdb16(0x93, 0, e.lba, uint32(e.blocks)), blocksOf('x', 1)},
+			"WRITE SAME, NDOB":  {cdb16(0x93, 9, e.lba, uint32(e.blocks)), nil},
+			"UNMAP":             {cdbUnmap(len(list)), list},
+			"PRE-FETCH":         {cdb16(0x90, 0, e.lba, uint32(e.blocks)), nil},
+			"VERIFY":            {cdb16(0x8f, 0, e.lba, uint32(e.blocks)), nil},
+		} {
+			assert.Equal(t, "5/21/00", b.run(0, c.cdb, 0, c.out).sense(), "%s at %#x, %d blocks", name, e.lba, e.blocks)
+		}
+		if e.lba != capacity-1 {
+			assert.Equal(t, "5/21/00", b.run(0, lbaStatus(e.lba, 24), 24, nil).sense(), "GET LBA STATUS at %#x", e.lba)
+		}
+	}
+	assert.Equal(t, make([]byte, capacity*512), s.b)
+	assert.Zero(t, s.unmaps)
+}
