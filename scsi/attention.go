@@ -184,6 +184,7 @@ func (n *Nexus) markLocked(lu *LogicalUnit) {
 
 // forgetLocked drops everything about a unit.
 func (n *Nexus) forgetLocked(lu *LogicalUnit) {
+	n.copies.forget(lu)
 	delete(n.pending, lu)
 	if n.isClean(lu) {
 		(*n.clean.Load())[lu.number].Store(nil)

@@ -234,16 +234,26 @@ func (c *copier) copy(s *copySegment) error {
 		} else {
 			err = c.move(from, to, n)
 		}
-		switch {
-		case errors.Is(err, backstore.ErrNoSpace):
-			return errNoSpace // as any other write (SBC-3, 4.7.3)
-		case err != nil:
-			return errCopyDevice
+		if err != nil {
+			return copyError(err)
 		}
 		done += n
 		c.progress.bytes.Add(n)
 	}
 	return nil
+}
+
+// copyError is the condition that a chunk's error makes. A full store is told as to any other write (SBC-3,
+// 4.7.3), and a unit that takes no block commands tells itself why.
+func copyError(err error) error {
+	var e *senseError
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, backstore.ErrNoSpace):
+		return errNoSpace
+	}
+	return errCopyDevice
 }
 
 // move copies one chunk.

@@ -462,6 +462,10 @@ func TestCopyErrors(t *testing.T) {
 	require.Equal(t, make([]byte, 4), b.copyResults(4, 9).data, "and so is what failed")
 	require.Equal(t, "5/24/00", b.copyResults(4, 10).sense())
 
+	b.d.ResetLU(0, nil)
+	require.Equal(t, "6/29/03", b.run(0, testReady, 0, nil).sense())
+	require.Equal(t, "5/24/00", b.copyResults(4, 9).sense(), "a reset forgets")
+
 	fail = fmt.Errorf("full: %w", backstore.ErrNoSpace)
 	require.Equal(t, "7/27/07", b.copy(list).sense(), "as any other write")
 
@@ -538,5 +542,19 @@ func applyCopy(list []byte, units [][]byte) {
 			d = d[32:]
 		}
 		copy(units[to][toAt:toAt+n], units[from][fromAt:fromAt+n])
+	}
+}
+
+// BenchmarkCopy copies 16 MiB from one unit to another, in memory.
+func BenchmarkCopy(b *testing.B) {
+	const size = 16 << 20
+	w, other := copyBench(b, newMemory(size), newMemory(size))
+	list := copyListOf(0, 3, append(cscdOf(w.lu), cscdOf(other)...), offsetsSegment(0, 1, size, 0, 0, 0, 0))
+	b.SetBytes(size)
+	b.ReportAllocs()
+	for b.Loop() {
+		if r := w.copy(list); r.Status != Good {
+			b.Fatal(r.sense())
+		}
 	}
 }

@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -18,50 +19,51 @@ type copyResults struct {
 
 // A copyProgress is what is known of one EXTENDED COPY command.
 type copyProgress struct {
-	lu    *LogicalUnit // that it was sent to
-	id    byte         // list identifier
-	named bool         // it has one
+	lu *LogicalUnit // that it was sent to
+	id byte         // list identifier
 
 	segments atomic.Uint64 // done
 	bytes    atomic.Uint64
 
-	mu     sync.Mutex
-	ended  bool
+	mu    sync.Mutex // guards what follows
+	ended bool
+	told  bool // COPY STATUS has told of the end
+	// failed is why it failed; nil if it has not, or FAILED SEGMENT DETAILS has told.
 	failed *senseError
-	// told: COPY STATUS has told of the end; failed is nil once FAILED SEGMENT DETAILS has been asked.
-	told bool
 }
 
 // begin lists a copy, unless another with its list identifier is going on. Results of an earlier one are
 // discarded (SPC-4, 5.17.6).
 func (r *copyResults) begin(lu *LogicalUnit, l *copyList) (*copyProgress, error) {
-	p := &copyProgress{lu: lu, id: l.id, named: l.usage != listIDNone}
-	if !p.named {
+	p := &copyProgress{lu: lu, id: l.id}
+	if l.usage == listIDNone {
 		return p, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	kept := r.list[:0]
-	for _, old := range r.list {
-		if old.lu == lu && old.id == l.id {
-			if !old.isEnded() {
-				return nil, errCopyInProgress
-			}
-			continue
+	if i := r.indexLocked(lu, l.id); i >= 0 {
+		if !r.list[i].isEnded() {
+			return nil, errCopyInProgress
 		}
-		kept = append(kept, old)
+		r.list = slices.Delete(r.list, i, i+1)
 	}
-	clear(r.list[len(kept):])
-	r.list = kept
-	for i := 0; i < len(r.list) && len(r.list) >= maxCopyResults; {
-		if r.list[i].isEnded() { // those that go on are no more than maxCopies
-			r.list = append(r.list[:i], r.list[i+1:]...)
-		} else {
-			i++
-		}
+	if len(r.list) >= maxCopyResults { // those that go on are no more than maxCopies
+		i := slices.IndexFunc(r.list, (*copyProgress).isEnded)
+		r.list = slices.Delete(r.list, i, i+1)
 	}
 	r.list = append(r.list, p)
 	return p, nil
+}
+
+// forget drops the results of copies that were sent to a unit: it has been reset or removed (SPC-4, 5.17.6).
+func (r *copyResults) forget(lu *LogicalUnit) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = slices.DeleteFunc(r.list, func(p *copyProgress) bool { return p.lu == lu })
+}
+
+func (r *copyResults) indexLocked(lu *LogicalUnit, id byte) int {
+	return slices.IndexFunc(r.list, func(p *copyProgress) bool { return p.lu == lu && p.id == id })
 }
 
 func (p *copyProgress) isEnded() bool {
@@ -82,10 +84,8 @@ func (p *copyProgress) end(err error) {
 func (r *copyResults) find(lu *LogicalUnit, id byte) *copyProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, p := range r.list {
-		if p.lu == lu && p.id == id {
-			return p
-		}
+	if i := r.indexLocked(lu, id); i >= 0 {
+		return r.list[i]
 	}
 	return nil
 }

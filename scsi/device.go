@@ -210,6 +210,9 @@ func (d *Device) resetLocked(lu *LogicalUnit) {
 	lu.stopped.Store(false)
 	lu.control.Store(0)
 	lu.endReserveLocked(nil)
+	for n := range d.nexuses {
+		n.copies.forget(lu)
+	}
 	d.raiseLocked(lu, busDeviceReset, nil)
 }
 
