@@ -47,7 +47,9 @@ func newServer(t testing.TB, o fabric.Options) *server {
 	require.NoError(t, err)
 	s.dev = dev
 	s.s = engine.New(engine.Config{Pool: pool, MaxSessions: 256, MaxLogins: 256})
-	_, err = s.s.AddTarget(engine.TargetConfig{Name: serverName, Device: dev, Negotiate: iscsi.DefaultConfig()})
+	neg := iscsi.DefaultConfig()
+	neg.MaxConnections = 2 // for who asks
+	_, err = s.s.AddTarget(engine.TargetConfig{Name: serverName, Device: dev, Negotiate: neg})
 	require.NoError(t, err)
 	lis, err := Listen(s.f, portal, TargetConfig{})
 	require.NoError(t, err)
@@ -86,10 +88,16 @@ func (h *hand) pdu(put func(*[iscsi.BHSSize]byte), data []byte) {
 // login sends a whole login of a session with the keys and takes the answer.
 func (h *hand) login(isid byte, keys ...string) iscsi.LoginResponse {
 	h.t.Helper()
+	return h.join(0, 0, isid, keys...)
+}
+
+// join does so for a connection of a session.
+func (h *hand) join(tsih, cid uint16, isid byte, keys ...string) iscsi.LoginResponse {
+	h.t.Helper()
 	h.post(1)
 	r := iscsi.LoginRequest{
 		Transit: true, Current: iscsi.StageOperational, Next: iscsi.StageFullFeature,
-		ISID: iscsi.ISID{0x80, 5: isid}, ITT: 1, CmdSN: h.cmdSN,
+		ISID: iscsi.ISID{0x80, 5: isid}, TSIH: tsih, CID: cid, ITT: 1, CmdSN: h.cmdSN,
 	}
 	h.pdu(r.Put, []byte(strings.Join(append(keys, ""), "\x00")))
 	bhs := h.recv().b[HeaderSize:]

@@ -3,6 +3,7 @@ package target_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/target"
+	"github.com/goiser/goiser/scsi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -63,5 +65,55 @@ func TestAReplacedSessionWritesNoMore(t *testing.T) {
 		wg.Wait()
 		assert.Zero(t, late.Load(), "writes of a session that had been replaced")
 		assert.Greater(t, seen.Load(), rounds)
+	})
+}
+
+// TestTargetsComeAndGo is field report DI-11: discovery and logins while targets are made and removed get a list that is
+// whole, a session, or a refusal that says so.
+func TestTargetsComeAndGo(t *testing.T) {
+	overBoth(t, func(t *testing.T, transport string) {
+		l := newLab(t, 64, target.Config{})
+		const name = "iqn.2026-01.test:coming-and-going"
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				dev := scsi.NewDevice(scsi.DeviceConfig{Name: name})
+				_, err := dev.Add(0, l.slow, scsi.LUConfig{ID: "going"})
+				assert.NoError(t, err)
+				_, err = l.s.AddTarget(target.TargetConfig{Name: name, Device: dev, Negotiate: iscsi.DefaultConfig()})
+				assert.NoError(t, err)
+				assert.NoError(t, l.s.RemoveTarget(name))
+			}
+		})
+		var clients sync.WaitGroup
+		for i := range 4 {
+			clients.Go(func() {
+				o := initiator.Options{InitiatorName: hostName, ISID: iscsi.ISID{0x80, 5: byte(i)}, LoginTimeout: 5 * time.Second}
+				for range 25 {
+					list, err := initiator.Discover(context.Background(), l.dial[transport], l.addr[transport], o)
+					if assert.NoError(t, err) {
+						assert.Contains(t, list, initiator.TargetRecord{Name: diskName, Addresses: []string{l.addr[transport] + ",1"}})
+					}
+					s, err := initiator.Open(context.Background(), l.dial[transport], l.addr[transport], name, o)
+					var refused *iscsi.LoginError
+					if errors.As(err, &refused) {
+						assert.Equal(t, iscsi.LoginNotFound, refused.Status)
+					}
+					if err == nil {
+						_ = s.Close()
+					}
+				}
+			})
+		}
+		clients.Wait()
+		close(stop)
+		wg.Wait()
+		assert.ErrorIs(t, l.s.RemoveTarget(name), target.ErrNoTarget)
 	})
 }

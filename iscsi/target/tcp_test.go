@@ -116,9 +116,14 @@ func (w *wire) recv() (*[iscsi.BHSSize]byte, []byte, error) {
 }
 
 func (w *wire) login(isid byte, more ...string) iscsi.LoginResponse {
+	return w.join(0, 0, isid, more...)
+}
+
+// join logs in to a session that is there, or to a new one (TSIH 0).
+func (w *wire) join(tsih, cid uint16, isid byte, more ...string) iscsi.LoginResponse {
 	var bhs [iscsi.BHSSize]byte
 	r := iscsi.LoginRequest{
-		Transit: true, Current: iscsi.StageOperational, Next: iscsi.StageFullFeature,
+		Transit: true, Current: iscsi.StageOperational, Next: iscsi.StageFullFeature, TSIH: tsih, CID: cid,
 		ISID: iscsi.ISID{0x80, 0, 0, 0, 0, isid}, ITT: 1, CmdSN: iscsi.CmdSN(w.cmdSN),
 	}
 	r.Put(&bhs)
@@ -211,6 +216,40 @@ func TestReadsAndWritesOverTCP(t *testing.T) {
 			require.Zero(t, w.finish(nil, dst))
 			require.Equal(t, src, dst)
 		}
+	}
+}
+
+// TestASessionOfTwoConnectionsOverTCP: large transfers of both at once, each with its own MaxRecvDataSegmentLength.
+func TestASessionOfTwoConnectionsOverTCP(t *testing.T) {
+	b := newTCPBench(t, 256, target.Config{}, func(c *iscsi.Config) { c.MaxConnections = 2 })
+	one, two := b.dial(), b.dial()
+	login := one.login(1, "MaxConnections=4", "MaxRecvDataSegmentLength=65536")
+	require.Equal(t, iscsi.LoginSuccess, login.Status)
+	one.ready()
+	require.Equal(t, iscsi.LoginSuccess, two.join(login.TSIH, 1, 1, "MaxRecvDataSegmentLength=4096").Status)
+	two.itt = 0x10000
+	const size = 1 << 20
+	src, dst := make([]byte, size), make([]byte, size)
+	for round := range 8 {
+		for i := range src {
+			src[i] = byte(i>>9) + byte(i)*byte(round+1)
+		}
+		other := append([]byte(nil), src...)
+		other[0]++
+		two.cmdSN = one.cmdSN + 1 // it is second, though it may come first
+		two.scsi(iscsi.SCSICommand{Final: true, Write: true, EDTL: size, CDB: cdb10(0x2a, 2048, size/512)}, nil)
+		one.scsi(iscsi.SCSICommand{Final: true, Write: true, EDTL: size, CDB: cdb10(0x2a, 0, size/512)}, nil)
+		require.Zero(t, two.finish(other, nil))
+		require.Zero(t, one.finish(src, nil))
+		one.cmdSN = two.cmdSN
+		one.scsi(iscsi.SCSICommand{Final: true, Read: true, EDTL: size, CDB: cdb10(0x28, 2048, size/512)}, nil)
+		require.Zero(t, one.finish(nil, dst))
+		require.Equal(t, other, dst)
+		two.cmdSN = one.cmdSN
+		two.scsi(iscsi.SCSICommand{Final: true, Read: true, EDTL: size, CDB: cdb10(0x28, 0, size/512)}, nil)
+		require.Zero(t, two.finish(nil, dst))
+		require.Equal(t, src, dst)
+		one.cmdSN = two.cmdSN
 	}
 }
 
