@@ -66,9 +66,12 @@ func prepareReserve(d *Device, t *Task) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := t.lu.current()
+	_, attached := d.nexuses[t.Nexus]
 	switch {
 	case r.saving:
 		return errBusy
+	case !attached:
+		return errConflict // nobody will read it, and nothing would end the reservation
 	case r.registry.exempts(t.Nexus.name()):
 		return nil
 	case r.registry.inUse(), r.holder != nil && r.holder != t.Nexus:

@@ -65,6 +65,28 @@ func TestReserveEndsWithNexusAndReset(t *testing.T) {
 	}
 }
 
+// A command that was on its way when its nexus ended leaves no reservation behind.
+func TestReserveAfterNexusLoss(t *testing.T) {
+	a := newBench(t, newMemory(4096))
+	b := a.peer("b", 1)
+	a.d.Detach(a.nexus)
+	assert.Equal(t, ReservationConflict, a.status(reserve6...))
+	assert.Empty(t, b.ready(0))
+}
+
+// A reservation costs its holders no memory, command by command.
+func TestReservedUnitDoesNotAllocate(t *testing.T) {
+	for _, kind := range []reservationKind{exclusiveAccess, exclusiveAccessRegistrantsOnly, exclusiveAccessAllRegistrants} {
+		a, b, _ := trio(t)
+		a.register(keyA)
+		b.register(keyB)
+		require.Equal(t, "good", a.out(prReserve, kind, list(keyA, 0, 0)))
+		read, room := readTask(a)
+		assert.Zero(t, testing.AllocsPerRun(100, func() { doRead(a, read, room) }))
+		assert.Equal(t, Good, read.Status)
+	}
+}
+
 // The unit attention of a reset comes before a conflict, any other after it (SAM-5, 5.3.3).
 func TestConflictBetweenAttentions(t *testing.T) {
 	a := newBench(t, newMemory(4096))
