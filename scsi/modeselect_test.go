@@ -148,5 +148,7 @@ func TestDescriptorSense(t *testing.T) {
 	assert.Equal(t, golden(t, "72 03 11 00 000000 0c 00 0a 80 00 0000000200000000"), b.run(0, read, 512, nil).Sense())
 	assert.Equal(t, golden(t, "72 05 24 00 000000 08 02 06 0000 cf0002 00"), b.run(0, []byte{0x12, 0, 1, 0, 96, 0}, 96, nil).Sense())
 	assert.Equal(t, golden(t, "70 00 00 00000000 0a 00000000 00 00 00 000000"), b.run(0, requestSense, 252, nil).data, "REQUEST SENSE has a bit of its own")
+	assert.Equal(t, golden(t, "72 0b 0c 0d 00000000"), b.d.AppendSense(nil, 0, 0x0b, 0x0c, 0x0d), "the transport's")
+	assert.Equal(t, golden(t, "70 00 0b 00000000 0a 00000000 0c 0d 00 000000"), b.d.AppendSense(nil, lunAt(1), 0x0b, 0x0c, 0x0d))
 	assert.Equal(t, golden(t, "70 00 05 00000000 0a 00000000 25 00 00 000000"), b.run(lunAt(1), testReady, 0, nil).Sense(), "no unit, no mode page")
 }

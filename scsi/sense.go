@@ -157,6 +157,18 @@ func (t *Task) check(err error) {
 	}
 }
 
+// AppendSense appends sense data of a transport's own, in the format that D_SENSE in the unit's Control mode
+// page says; fixed where no unit is. It has at most MaxSense bytes.
+func (d *Device) AppendSense(b []byte, lun uint64, key, asc, ascq uint8) []byte {
+	e := senseError{key: key, asc: asc, ascq: ascq}
+	if number, ok := Number(lun); ok {
+		if lu := d.LU(number); lu != nil && lu.control.Load()&controlDSense != 0 {
+			return e.appendDescriptor(b)
+		}
+	}
+	return e.appendFixed(b)
+}
+
 const (
 	fixedSenseLen = 18
 	sksValid      = 0x80

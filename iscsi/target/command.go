@@ -190,7 +190,7 @@ func (c *conn) cannotMove(t *task) senseCode {
 func (c *conn) refuseTask(t *task, code senseCode, n uint32) {
 	c.abandon(t)
 	t.refused, t.unsolicited = true, n
-	code.put(&t.sense)
+	t.sense = code
 	c.answerRefused(t)
 }
 

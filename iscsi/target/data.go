@@ -91,7 +91,7 @@ func (c *conn) dataOut(ev *iscsi.Event) {
 	if !t.refused && !t.follows(&d, n) {
 		c.abandon(t)
 		t.refused = true
-		senseWrongAmount.put(&t.sense)
+		t.sense = senseWrongAmount
 	}
 	if !t.refused {
 		copyTo(t.data, int(d.Offset), ev.Data)

@@ -25,7 +25,7 @@ func (c *client) checkCondition(itt uint32, code senseCode) iscsi.SCSIResponse {
 	c.t.Helper()
 	r, data := c.response(itt)
 	require.Equal(c.t, uint8(scsi.CheckCondition), r.Status)
-	require.GreaterOrEqual(c.t, len(data), 2+senseSize)
+	require.GreaterOrEqual(c.t, len(data), 2+18)
 	got := senseCode(data[4]&15)<<16 | senseCode(data[14])<<8 | senseCode(data[15])
 	require.Equal(c.t, code, got, "sense %06x, want %06x", got, code)
 	return r

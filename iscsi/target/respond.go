@@ -102,7 +102,7 @@ func (c *conn) respond(t *task) {
 	sense := s.Sense()
 	if t.refused {
 		r.Status, r.Overflow, r.Residual, r.Underflow = uint8(scsi.CheckCondition), false, s.EDTL, s.EDTL > 0
-		sense = t.sense[:]
+		sense = t.device.AppendSense(c.text[2:2], s.LUN, uint8(t.sense>>16), uint8(t.sense>>8), uint8(t.sense))
 	}
 	var data []byte
 	if r.Status == uint8(scsi.CheckCondition) && len(sense) > 0 {

@@ -58,7 +58,7 @@ type task struct {
 	due bool
 	// full: there was no place for its unsolicited data while it is held back.
 	full     bool
-	sense    [senseSize]byte
+	sense    senseCode
 	panicked error
 
 	unsolicited uint32 // bytes taken without R2T
@@ -168,9 +168,6 @@ func (tt *taskTable) active() int {
 	return n
 }
 
-// senseSize is the size in bytes of the sense data that the engine makes by itself (SPC-4, 4.5.3).
-const senseSize = 18
-
 // A senseCode is a sense key and an additional sense code with its qualifier: 0xKKAAQQ.
 type senseCode uint32
 
@@ -181,8 +178,3 @@ const (
 	senseUnexpectedData senseCode = 0x0b_0c_0c // UNEXPECTED UNSOLICITED DATA
 	senseWrongAmount    senseCode = 0x0b_0c_0d // NOT ENOUGH UNSOLICITED DATA
 )
-
-// put writes fixed-format sense data.
-func (s senseCode) put(b *[senseSize]byte) {
-	*b = [senseSize]byte{0: 0x70, 2: byte(s >> 16), 7: senseSize - 8, 12: byte(s >> 8), 13: byte(s)}
-}
