@@ -4,8 +4,8 @@ import "sync"
 
 // The rule of atomicity. COMPARE AND WRITE, ORWRITE and WRITE ATOMIC run alone: while one of them is
 // between its first look at the medium and its last write, no other command of the unit reads or writes a
-// block of its extent. So every other command finds all of it done or nothing (SBC-3, 4.9 and the
-// commands' own clauses: an uninterrupted series of actions).
+// block of its extent. So every other command finds all of it done or nothing (SBC-3, COMPARE AND WRITE and
+// ORWRITE: an uninterrupted series of actions; SBC-4, WRITE ATOMIC).
 //
 // Who keeps it is the gate: every command that touches blocks enters it before and leaves it after, with
 // its extent. Ordinary commands go by the fast way, which is one counter (begun) more and no lock. One

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// GET LBA STATUS parameter data (SBC-3, 5.5.2): a header, then a descriptor an extent.
+// GET LBA STATUS parameter data (SBC-3, GET LBA STATUS): a header, then a descriptor an extent.
 //
 //	header: 0..3 length of what follows      descriptor: 0..7 LBA  8..11 blocks  12 PROVISIONING STATUS
 const (
@@ -15,7 +15,7 @@ const (
 	statusMapped      = 0x0
 	statusDeallocated = 0x1
 
-	// maxStatusDescriptors bounds one answer. An initiator goes on where it ends (SBC-3, 5.5.1: the device
+	// maxStatusDescriptors bounds one answer. An initiator goes on where it ends (SBC-3: the device
 	// server need not return all that there is).
 	maxStatusDescriptors = 256
 )

@@ -1,6 +1,6 @@
 package scsi
 
-// Bits of byte 1 of WRITE SAME (SBC-3, 5.48). ANCHOR is refused by the usage map: ANC_SUP is 0.
+// Bits of byte 1 of WRITE SAME (SBC-3). ANCHOR is refused by the usage map: ANC_SUP is 0.
 const (
 	writeSameUnmap = 0x08
 	writeSameNDOB  = 0x01 // no Data-Out: zeros; WRITE SAME(16) only
@@ -42,7 +42,7 @@ func executeWriteSame(t *Task) error {
 	var err error
 	switch unmap := t.CDB[1]&writeSameUnmap != 0; {
 	// UNMAP lets the store give the space back, which is right only for zeros, since that is what is read
-	// then (SBC-3, 5.48: LBPRZ is 1).
+	// then (SBC-3, WRITE SAME, UNMAP bit; LBPRZ is 1).
 	case !t.noDataOut() && !allZero(t.Out):
 		err = t.lu.fill(t.lba, n, t.Out)
 	case t.lu.zeroer != nil:
