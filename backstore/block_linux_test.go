@@ -2,6 +2,7 @@ package backstore_test
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,9 +43,7 @@ func TestBlock(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			backstoretest.Run(t, func(t *testing.T) backstore.Store {
 				opts := backstore.Options{}
-				for k, v := range c.opts {
-					opts[k] = v
-				}
+				maps.Copy(opts, c.opts)
 				opts["path"], _ = loopDevice(t, c.loop...)
 				return open(t, "block", opts)
 			})
