@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goiser/goiser/cmd/iser/stamp"
+	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/goiser/goiser/iscsi/initiator"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goiser/goiser/cmd/iser/stamp"
+	"github.com/goiser/goiser/backstore/stamp"
 )
 
 // A blockDevice is what verify, dd and bench need of a disk.

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/goiser/goiser/cmd/iser/stamp"
+	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

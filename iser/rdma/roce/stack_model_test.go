@@ -7,7 +7,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/goiser/goiser/cmd/iser/stamp"
+	"github.com/goiser/goiser/backstore/stamp"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goiser/goiser/cmd/iser/stamp"
+	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/goiser/goiser/iscsi/initiator"
 )
 

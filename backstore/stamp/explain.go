@@ -102,7 +102,7 @@ func explain(want, got []byte, id ID) *Mismatch {
 			flipped += bits.OnesCount8(want[i] ^ got[i])
 		}
 	}
-	found, ok, valid := parse(got)
+	found, ok, valid := Parse(got)
 	m.Found, m.HasFound = found, ok
 	switch {
 	case valid:

@@ -82,9 +82,9 @@ func Poison(p []byte) {
 	}
 }
 
-// parse reads a sector's own words; ok is false if it carries no stamp at all, valid if the checksum
-// holds too.
-func parse(s []byte) (id ID, ok, valid bool) {
+// Parse reads what a sector of SectorSize bytes says of itself; ok is false if it carries no stamp at all, valid
+// is whether every byte of it is that stamp's.
+func Parse(s []byte) (id ID, ok, valid bool) {
 	le := binary.LittleEndian
 	if le.Uint64(s[offMagic:]) != magic {
 		return ID{}, false, false

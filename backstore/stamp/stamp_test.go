@@ -3,7 +3,7 @@ package stamp_test
 import (
 	"testing"
 
-	"github.com/goiser/goiser/cmd/iser/stamp"
+	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -97,12 +97,25 @@ func TestCheckNamesTheRightSectorOfMany(t *testing.T) {
 	assert.Equal(t, stamp.Misplaced, m.Kind)
 }
 
+func TestParseReadsTheStamp(t *testing.T) {
+	p := at(7, 81920, 3)
+	got, ok, valid := stamp.Parse(p)
+	assert.Equal(t, id, got)
+	assert.True(t, ok && valid)
+	p[511] ^= 1
+	got, ok, valid = stamp.Parse(p)
+	assert.Equal(t, id, got)
+	assert.True(t, ok && !valid)
+	_, ok, _ = stamp.Parse(poisoned(stamp.SectorSize))
+	assert.False(t, ok)
+}
+
 func TestFillAndCheckDoNotAllocate(t *testing.T) {
 	p := make([]byte, 4096)
 	var c stamp.Checker
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		stamp.Fill(p, id)
-		if c.Check(p, id) != nil {
+		if _, _, valid := stamp.Parse(p[:stamp.SectorSize]); !valid || c.Check(p, id) != nil {
 			t.Fatal("mismatch")
 		}
 	}))
