@@ -34,6 +34,8 @@ type requester struct {
 	retries  int    // timeouts without progress
 	rnrs     int    // receiver-not-ready answers without progress
 	nakked   uint64 // where the last sequence NAK sent us back to
+	probed   bool   // since the last progress (see probes)
+	probing  bool   // the probe, and nothing else, may be in flight
 
 	window  int // packets
 	credit  int // acknowledged towards the next packet of window
@@ -94,7 +96,11 @@ func (q *QP) step(now time.Time, e *sendEntry, s Sink) bool {
 		return true
 	}
 	// What is in flight; the responses to Reads are bounded elsewhere.
-	if int64(r.nxt)-int64(max(r.una, r.heard))-int64(r.readSeqs) >= int64(r.window) {
+	window := r.window
+	if r.probing {
+		window = 1
+	}
+	if int64(r.nxt)-int64(max(r.una, r.heard))-int64(r.readSeqs) >= int64(window) {
 		return false
 	}
 	return q.sendData(now, e, s)
@@ -201,7 +207,7 @@ func (q *QP) sendData(now time.Time, e *sendEntry, s Sink) bool {
 	}
 	// Whoever fills the window must ask, or nobody would open it.
 	r.sinceAck++
-	ask := last && !q.followed(e) || r.sinceAck >= min(ackEvery, (r.window+1)/2)
+	ask := last && !q.followed(e) || r.probing || r.sinceAck >= min(ackEvery, (r.window+1)/2)
 	if ask {
 		p.SetAckReq()
 	}

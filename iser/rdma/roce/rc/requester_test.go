@@ -110,7 +110,7 @@ func TestSequenceNAKIsActedOnAtOnceAndOnce(t *testing.T) {
 	require.Equal(t, []int{2, 3, 4, 5}, l.sent(l.round()))
 	l.receive(l.ack(2, wire.NakSequence))
 	assert.Empty(t, l.round())
-	assert.Equal(t, 16, l.q.req.window)
+	assert.Equal(t, startWindow*3/4, l.q.req.window)
 	l.receive(l.ack(5, wire.Ack))
 	assert.Equal(t, []int{1}, l.ids())
 	assert.True(t, l.q.Deadline().IsZero())
@@ -320,7 +320,7 @@ func TestWindowIsHeldAndItsLastPacketAsks(t *testing.T) {
 		l.after(l.q.Deadline().Sub(l.now))
 		l.round()
 	}
-	assert.Equal(t, 16, l.q.req.window, "one loss of one flight")
+	assert.Equal(t, 33-33/4, l.q.req.window, "one loss of one flight")
 }
 
 func TestWhatIsWrongHereEndsInOrder(t *testing.T) {

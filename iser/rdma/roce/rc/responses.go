@@ -97,6 +97,10 @@ func (q *QP) progress(now time.Time, una uint64, s Sink) {
 	r.una = una
 	q.measure(now)
 	r.retries, r.rnrs = 0, 0
+	if r.probing && una < r.fresh { // what was behind the probed packet is lost as well
+		q.loss()
+	}
+	r.probed, r.probing = false, false
 	q.reap(s)
 	if q.failed {
 		return
@@ -183,7 +187,7 @@ func (q *QP) nak(now time.Time, syndrome wire.Syndrome, seq uint64, s Sink) {
 		// no receive does not cut that wait short. A second one for the same packet is a copy of the first.
 		if r.nxt > r.una && r.nakked != seq {
 			r.nakked = seq
-			r.readRetry = false
+			r.readRetry, r.probing = false, false
 			q.loss()
 			q.goBack()
 		}
