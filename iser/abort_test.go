@@ -52,9 +52,10 @@ func (w wireCommand) lun(n int) wireCommand {
 	return w
 }
 
-// TestNoOperationOfATaskFollowsTheFunctionThatEndedIt is conformance 119, 120 and 123, and TM-03: with RDMA Reads and
-// Writes in flight, commands in a store and one that is held back, no RDMA operation with a key of an ended task is executed after
-// the function's response, no response follows, and nothing is written.
+// TestNoOperationOfATaskFollowsTheFunctionThatEndedIt is conformance 119, 120 and 123, and TM-03: with
+// RDMA Reads and Writes in flight, commands in a store and one that is held back, no RDMA operation with
+// a key of an ended task is executed after the function's response, no response follows, and nothing is
+// written.
 func TestNoOperationOfATaskFollowsTheFunctionThatEndedIt(t *testing.T) {
 	const (
 		size   = 128 << 10

@@ -138,9 +138,10 @@ func (d *Device) attend(n *Nexus, lu *LogicalUnit, which attention) *senseError 
 	return attentionSense[bit]
 }
 
-// greetingLocked is what a nexus has to be told of a unit that it has not met. One that has come while the nexus was
-// there has changed the list of units; if it has the number of another disk, which the nexus may still take it for, that is said
-// too, before anything is read or written (CO-01 of the field reports).
+// greetingLocked is what a nexus has to be told of a unit that it has not met. One that has come while
+// the nexus was there has changed the list of units; if it has the number of another disk, which the
+// nexus may still take it for, that is said too, before anything is read or written (CO-01 of the field
+// reports).
 func (n *Nexus) greetingLocked(lu *LogicalUnit) attention {
 	set := powerOn
 	if lu.replaces && n.attached < lu.added {
@@ -152,8 +153,8 @@ func (n *Nexus) greetingLocked(lu *LogicalUnit) attention {
 	return set
 }
 
-// listedLocked notes that the nexus has learned that the list of units has changed: that is told once for all units
-// (SPC-4, 6.33), by a unit attention or by a REPORT LUNS command.
+// listedLocked notes that the nexus has learned that the list of units has changed: that is told once for
+// all units (SPC-4, 6.33), by a unit attention or by a REPORT LUNS command.
 func (n *Nexus) listedLocked(epoch uint64) {
 	n.listed = epoch
 	for lu, set := range n.pending {

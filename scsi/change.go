@@ -64,9 +64,10 @@ func (lu *LogicalUnit) tell(a attention) {
 	d.raiseLocked(lu, a, nil)
 }
 
-// Resize changes the size, in bytes, of the unit and of its store, and tells every nexus (2A/09). With shrink it may
-// become smaller, else that is refused with ErrShrink. A unit shrinks while none of its commands runs, so that none
-// reaches blocks that are gone; those that came before are waited for until ctx ends.
+// Resize changes the size, in bytes, of the unit and of its store, and tells every nexus (2A/09). With
+// shrink it may become smaller, else that is refused with ErrShrink. A unit shrinks while none of its
+// commands runs, so that none reaches blocks that are gone; those that came before are waited for until
+// ctx ends.
 func (lu *LogicalUnit) Resize(ctx context.Context, sizeBytes int64, shrink bool) error {
 	r, ok := lu.store.(backstore.Resizer)
 	if !ok {
@@ -102,10 +103,11 @@ func (lu *LogicalUnit) Resize(ctx context.Context, sizeBytes int64, shrink bool)
 	return nil
 }
 
-// SetReadOnly says whether initiators may write, and tells every nexus (MODE PARAMETERS CHANGED, 2A/01: the WP bit that
-// MODE SENSE shows; SBC-3, 6.4.1). New writes are refused at once (WRITE PROTECTED). When it has returned nil none of
-// those that came before can write any more either; ctx bounds the wait for them, and if it ends the unit is read-only,
-// but they may still write. A unit on a read-only store cannot be made writable.
+// SetReadOnly says whether initiators may write, and tells every nexus (MODE PARAMETERS CHANGED, 2A/01:
+// the WP bit that MODE SENSE shows; SBC-3, 6.4.1). New writes are refused at once (WRITE PROTECTED). When
+// it has returned nil none of those that came before can write any more either; ctx bounds the wait for
+// them, and if it ends the unit is read-only, but they may still write. A unit on a read-only store
+// cannot be made writable.
 func (lu *LogicalUnit) SetReadOnly(ctx context.Context, readOnly bool) error {
 	lu.changing.Lock()
 	defer lu.changing.Unlock()

@@ -131,8 +131,8 @@ func (s *taskSet) withdraw(t *Task) bool {
 	return true
 }
 
-// hold keeps the unit in use until release, without a place in the order of tasks. It fails once the unit has been
-// removed.
+// hold keeps the unit in use until release, without a place in the order of tasks. It fails once the unit
+// has been removed.
 func (s *taskSet) hold() bool {
 	if s.state.Add(1)&setRemoved != 0 {
 		s.release()
@@ -154,8 +154,8 @@ func (s *taskSet) release() {
 	s.settle(nil)
 }
 
-// settle starts what may start, unlocks, and tells it; of t, which has just come (or nil), it returns whether it has
-// started.
+// settle starts what may start, unlocks, and tells it; of t, which has just come (or nil), it returns
+// whether it has started.
 func (s *taskSet) settle(t *Task) (started bool) {
 	var ready dormantQueue
 	s.startLocked(&ready)
@@ -288,9 +288,10 @@ func (q *dormantQueue) remove(t *Task) {
 	t.setPrev, t.setNext = nil, nil
 }
 
-// Exclusive runs f while no command of the unit has started and none starts, of whatever attribute, once those before it have
-// ended: f may take away what they use. Other users of the unit (hold) are waited for too. It fails while a sanitize operation
-// goes on, with ctx's error if that ends first, or with ErrNoLUN if the unit has been removed.
+// Exclusive runs f while no command of the unit has started and none starts, of whatever attribute, once
+// those before it have ended: f may take away what they use. Other users of the unit (hold) are waited
+// for too. It fails while a sanitize operation goes on, with ctx's error if that ends first, or with
+// ErrNoLUN if the unit has been removed.
 func (lu *LogicalUnit) Exclusive(ctx context.Context, f func() error) error {
 	turn := make(chan struct{})
 	t := &Task{Attr: Ordered, alone: true, Ready: func() { close(turn) }}

@@ -297,7 +297,8 @@ func TestMappedReadIsNotOvertaken(t *testing.T) {
 	b.d.Abandon(write)
 }
 
-// TestRemovedUnitIsNoUnitToHeldTasks is CO-01 for tasks that wait: the disk that has taken the number is not theirs.
+// TestRemovedUnitIsNoUnitToHeldTasks is CO-01 for tasks that wait: the disk that has taken the number is
+// not theirs.
 func TestRemovedUnitIsNoUnitToHeldTasks(t *testing.T) {
 	b := newBench(t, newMemory(4096))
 	older := &Task{Nexus: b.nexus, CDB: cdb10(0x2a, 0, 0, 1), EDTL: 512, Write: true}

@@ -106,9 +106,10 @@ func (w *wire) ping(itt uint32) {
 	w.send(&w.hdr, nil)
 }
 
-// TestCaseTM03: long reads whose data is on its way or queued, writes that wait for data that has been asked for, partly
-// come, or is still to come unasked, commands in the store, before it, and held back behind others: when a function has been
-// answered, nothing of what it ended is sent and nothing written, though data of it still arrives.
+// TestCaseTM03: long reads whose data is on its way or queued, writes that wait for data that has been
+// asked for, partly come, or is still to come unasked, commands in the store, before it, and held back
+// behind others: when a function has been answered, nothing of what it ended is sent and nothing written,
+// though data of it still arrives.
 func TestCaseTM03(t *testing.T) {
 	const (
 		long   = 1 << 20

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// replace puts another disk at unit 1's place while commands of the old one may still run. gone is closed when none
-// does any more.
+// replace puts another disk at unit 1's place while commands of the old one may still run. gone is closed
+// when none does any more.
 func (b *bench) replace() (disk backstore.Store, gone chan struct{}) {
 	b.t.Helper()
 	old := b.device.LU(1)
@@ -42,8 +42,9 @@ func empty(t *testing.T, s backstore.Store) bool {
 	return true
 }
 
-// TestReplacedDiskIsNeverTouchedByCommandsForTheOldOne is CO-01 with commands in flight, in every state: they end on
-// the old disk, and the next command for the number gets unit attentions before it does anything.
+// TestReplacedDiskIsNeverTouchedByCommandsForTheOldOne is CO-01 with commands in flight, in every state:
+// they end on the old disk, and the next command for the number gets unit attentions before it does
+// anything.
 func TestReplacedDiskIsNeverTouchedByCommandsForTheOldOne(t *testing.T) {
 	for _, st := range tmStates {
 		t.Run(st.name, func(t *testing.T) {

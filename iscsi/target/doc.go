@@ -19,7 +19,9 @@
 //	a logout of another connection for its end  reinstateTimeout, then response 3
 //	a refused login for its answer to leave, a dropped session for its message  lastPDUTimeout
 //	write data that is due            dataTimeout, dataTimeoutMax, then the session ends
+//	a command for older ones of its unit (SAM-5, 8.6)  until they have ended; each of them is in this table
 //	task management for a busy store  taskManagementTimeout, then response 255
+//	PREEMPT AND ABORT for the same    taskManagementTimeout, then 0B/00/00
 //	an idle session for a ping        PingInterval + PingTimeout
 //	a session's first request, and queued PDUs to leave  stallTimeout
 //	a discovery session for a request discoveryIdle

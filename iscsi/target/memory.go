@@ -24,11 +24,12 @@ import (
 // as long as nobody asks for more than there is: transfers are bounded by the second half. Immediate
 // commands, which the window does not bound, never wait: they get buffers at once or TASK SET FULL.
 //
-// A command that is held back behind others of its unit (scsi, taskset.go) comes before all this: it holds its window
-// slot and that slot's piece, and asks for the second half only when it may go on. What it waits for has arrived before it
-// and is either held back too, behind still older ones, or needs nothing but what is said above: never a slot, since it
-// has one, and never what a held command holds. The older command's data may come behind the held one's in the byte
-// stream, which is read on all the same. So the oldest command of a unit always ends, and with it everyone's turn comes.
+// A command that is held back behind others of its unit (scsi, taskset.go) comes before all this: it
+// holds its window slot and that slot's piece, and asks for the second half only when it may go on. What
+// it waits for has arrived before it and is either held back too, behind still older ones, or needs
+// nothing but what is said above: never a slot, since it has one, and never what a held command holds.
+// The older command's data may come behind the held one's in the byte stream, which is read on all the
+// same. So the oldest command of a unit always ends, and with it everyone's turn comes.
 const (
 	// shareOfReserve is how much of the unused reserve one session gets at most (1/8), so that many
 	// sessions still find something.

@@ -8,15 +8,16 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// PREEMPT AND ABORT ends the tasks of the nexuses that it has preempted before it is answered: the answer says that
-// nothing of them will touch the unit any more (SPC-4, 5.12.11.2.8). It goes the way of a task management function
-// (tmfOp), with a task to be answered in place of the function.
+// PREEMPT AND ABORT ends the tasks of the nexuses that it has preempted before it is answered: the answer
+// says that nothing of them will touch the unit any more (SPC-4, 5.12.11.2.8). It goes the way of a task
+// management function (tmfOp), with a task to be answered in place of the function.
 //
-// The task holds no worker while it waits, and none of the tasks that it waits for waits for it: those that come
-// after it in the task set are withdrawn, and of two that preempt each other one is among what the other aborts, which
-// ends it at once.
+// The task holds no worker while it waits, and none of the tasks that it waits for waits for it: those
+// that come after it in the task set are withdrawn, and of two that preempt each other one is among what
+// the other aborts, which ends it at once.
 
-// preempt makes t, which the device server has executed, wait until the tasks of the nexuses that it names are quiet.
+// preempt makes t, which the device server has executed, wait until the tasks of the nexuses that it
+// names are quiet.
 func (c *conn) preempt(t *task) {
 	nexuses := t.scsi.Preempted
 	t.scsi.Preempted = nil
@@ -59,8 +60,8 @@ func (c *conn) endPreempt(op *tmfOp) {
 	c.preempts = slices.DeleteFunc(c.preempts, func(p *tmfOp) bool { return p == op })
 }
 
-// overduePreempts answers tasks whose victims a store holds up: the reservation is preempted, but GOOD would say more
-// than that.
+// overduePreempts answers tasks whose victims a store holds up: the reservation is preempted, but GOOD
+// would say more than that.
 func (c *conn) overduePreempts() {
 	for len(c.preempts) > 0 && c.now.Sub(c.preempts[0].since) > taskManagementTimeout {
 		op := c.preempts[0]

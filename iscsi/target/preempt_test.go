@@ -75,8 +75,8 @@ func inBubble(f func(t *testing.T)) func(t *testing.T) {
 	return func(t *testing.T) { synctest.Test(t, f) }
 }
 
-// TestOfTwoThatPreemptEachOther: each waits for a write of the other in the store, and none for the other: who comes
-// first ends the other one.
+// TestOfTwoThatPreemptEachOther: each waits for a write of the other in the store, and none for the
+// other: who comes first ends the other one.
 func TestOfTwoThatPreemptEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, benchConfig{})
@@ -175,8 +175,8 @@ func TestPreemptAndAbortThatAStoreHoldsUp(t *testing.T) {
 	})
 }
 
-// TestClearTaskSetIsToldToThoseItConcerns: COMMANDS CLEARED BY ANOTHER INITIATOR, to a nexus that had commands there
-// and did not ask (SAM-5, 7.5).
+// TestClearTaskSetIsToldToThoseItConcerns: COMMANDS CLEARED BY ANOTHER INITIATOR, to a nexus that had
+// commands there and did not ask (SAM-5, 7.5).
 func TestClearTaskSetIsToldToThoseItConcerns(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	c, victim, idle := b.asker(), b.login(tcpTraits), b.other()
@@ -198,8 +198,8 @@ func TestClearTaskSetIsToldToThoseItConcerns(t *testing.T) {
 	victim.good(victim.read(0, 0, 1))
 }
 
-// TestTargetResetLeavesMaskedUnitsAlone: neither tasks nor unit attentions of a unit that the asking nexus does not
-// see.
+// TestTargetResetLeavesMaskedUnitsAlone: neither tasks nor unit attentions of a unit that the asking
+// nexus does not see.
 func TestTargetResetLeavesMaskedUnitsAlone(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	const masked = "iqn.2026-01.test:masked"

@@ -31,8 +31,9 @@ func (b *bench) stuck(c *client) (itt uint32) {
 	return itt
 }
 
-// TestOrderedWaitsForOlderTasksOfAllSessions: an ORDERED write starts when the older write of another session has been
-// answered, and holds back what comes after it, but not HEAD OF QUEUE and not other units.
+// TestOrderedWaitsForOlderTasksOfAllSessions: an ORDERED write starts when the older write of another
+// session has been answered, and holds back what comes after it, but not HEAD OF QUEUE and not other
+// units.
 func TestOrderedWaitsForOlderTasksOfAllSessions(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	c, d := b.login(tcpTraits, "InitialR2T=No"), b.other()
@@ -153,8 +154,8 @@ func TestImmediateCommandsThatWouldBeHeldWithData(t *testing.T) {
 	assert.Zero(t, r.Status)
 }
 
-// TestSessionEndsWithHeldTasks: its connection dies while tasks of it are held back, or hold others back; the other
-// session goes on, and nothing of the dead one is written.
+// TestSessionEndsWithHeldTasks: its connection dies while tasks of it are held back, or hold others back;
+// the other session goes on, and nothing of the dead one is written.
 func TestSessionEndsWithHeldTasks(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	c, d := b.login(tcpTraits), b.other()
