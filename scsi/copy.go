@@ -199,7 +199,7 @@ func (c *copier) end(id uint16, units []*LogicalUnit, a access) (*LogicalUnit, e
 	switch {
 	case lu == nil:
 		return nil, errCopyUnreachable
-	case lu.stopped.Load(), lu.conflict(c.t.Nexus, a, nil), a == accessWrite && lu.writable() != nil:
+	case lu.stopped.Load(), lu.conflict(c.t.Nexus, a, nil), lu.reachable(c.t.Nexus.relativePort, c.t.op) != nil, a == accessWrite && lu.writable() != nil:
 		return nil, errCopyDevice
 	}
 	return lu, nil

@@ -264,6 +264,12 @@ func TestCopyReachesOnlyWhatTheNexusMayUse(t *testing.T) {
 	untouched(b, spoil, "a/0d/01")
 	require.Equal(t, Good, rival.run(lunAt(1), []byte{0x17, 0, 0, 0, 0, 0}, 0, nil).Status)
 
+	stpg := []byte{0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0}
+	require.Equal(t, Good, rival.run(lunAt(1), stpg, 0, []byte{0, 0, 0, 0, byte(Standby), 0, 0, 1}).Status)
+	untouched(b, steal, "a/0d/01")
+	untouched(b, spoil, "a/0d/01")
+	require.Equal(t, Good, rival.run(lunAt(1), stpg, 0, []byte{0, 0, 0, 0, byte(Optimized), 0, 0, 1}).Status)
+
 	other.stopped.Store(true)
 	untouched(b, steal, "a/0d/01")
 	other.stopped.Store(false)

@@ -20,6 +20,10 @@
 //	// queue t.InData bytes of t.In, t.Status, t.Sense() and the residual
 //	d.Release(t) // now; of a Mapped task, once its data has left
 //
+// Who may use a unit is decided in this order (SAM-5, 5.3.3): the unit attention of a reset, a reservation of others
+// (reservation.go), other unit attentions, the access state of the port (alua.go). Registrations and the persistent
+// reservation are a value that is replaced, never changed, by a pure function (reservation_registry.go).
+//
 // The table in operation.go has one row a command; the dispatcher and REPORT SUPPORTED OPERATION CODES
 // read the same row.
 package scsi
