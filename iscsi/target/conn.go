@@ -101,14 +101,15 @@ type conn struct {
 	locked  bool // it holds its session's lock
 	timed   bool // something of it has a deadline
 
-	sending  int        // bytes of read data queued that have not left
-	ready    taskQueue  // read data that waits for room
-	running  int        // tasks with the workers (and, when it ends, those whose itemResume is on its way)
-	fetched  time.Time  // when write data has come last
-	aborts   []abortSet // not quiet yet
-	tmfs     []*tmfOp   // not answered yet
-	preempts []*tmfOp   // of tasks that wait for those they have preempted
-	parked   []*tmfOp   // wait for commands that were sent before
+	sending  int          // bytes of read data queued that have not left
+	ready    taskQueue    // read data that waits for room
+	running  int          // tasks with the workers (and, when it ends, those whose itemResume is on its way)
+	fetched  time.Time    // when write data has come last
+	aborts   []abortSet   // not quiet yet
+	tmfs     []*tmfOp     // not answered yet
+	preempts []*tmfOp     // of tasks that wait for those they have preempted
+	acked    iscsi.StatSN // shared session: ExpStatSN as last heard
+	parked   []*tmfOp     // wait for commands that were sent before
 	exchange textExchange
 	logouts  []logoutOp // not answered yet
 

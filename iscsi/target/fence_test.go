@@ -95,7 +95,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 		for i := range 4 {
 			clients.Go(func() {
 				o := initiator.Options{InitiatorName: hostName, ISID: iscsi.ISID{0x80, 5: byte(i)}, LoginTimeout: 5 * time.Second}
-				for range 25 {
+				for range 10 {
 					list, err := initiator.Discover(context.Background(), l.dial[transport], l.addr[transport], o)
 					if assert.NoError(t, err) {
 						assert.Contains(t, list, initiator.TargetRecord{Name: diskName, Addresses: []string{l.addr[transport] + ",1"}})

@@ -367,6 +367,11 @@ func TestTaskManagementReachesOtherConnections(t *testing.T) {
 						want = iscsi.TMNoTask
 					}
 				}
+				if two.stat > 51 && want == iscsi.TMComplete { // something has been answered there
+					one.ping() // no answer yet
+					two.pong(51)
+					two.pong(two.stat)
+				}
 				one.tmfResponse(want)
 				two.dm.set(func() { two.dm.holdGets = false })
 				two.dm.releaseAll()
@@ -379,6 +384,19 @@ func TestTaskManagementReachesOtherConnections(t *testing.T) {
 			})
 		}
 	}
+}
+
+// pong answers a ping, having seen all up to StatSN sn.
+func (c *client) pong(sn iscsi.StatSN) {
+	c.t.Helper()
+	p := c.expect(iscsi.OpNOPIn)
+	var in iscsi.NOPIn
+	require.NoError(c.t, in.Parse(&p.bhs))
+	require.NotEqualValues(c.t, iscsi.ReservedTag, in.TTT)
+	require.Equal(c.t, c.stat, in.StatSN)
+	var bhs [iscsi.BHSSize]byte
+	(&iscsi.NOPOut{Immediate: true, ITT: iscsi.ReservedTag, TTT: in.TTT, CmdSN: c.cmdSN, ExpStatSN: sn}).Put(&bhs)
+	c.push(bhs, nil, nil)
 }
 
 // TestAFunctionWaitsForCommandsThatItHasOvertaken: a command that was sent before an abort of its task set is

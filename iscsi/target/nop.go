@@ -13,6 +13,7 @@ func (c *conn) nopOut(ev *iscsi.Event, windowed bool) {
 	c.openSlot(windowed)
 	if nop.TTT == c.ping && c.ping != 0 {
 		c.ping = 0
+		c.askAgain()
 	}
 	if nop.ITT == iscsi.ReservedTag {
 		return

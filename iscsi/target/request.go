@@ -25,6 +25,9 @@ func (ses *session) heldLimit() int {
 // request takes a PDU in full-feature phase: checks that it may come, and orders it by CmdSN.
 func (c *conn) request(ev *iscsi.Event) {
 	op := iscsi.OpcodeOf(ev.BHS)
+	if c.ses.shared {
+		c.acknowledge(ev.BHS)
+	}
 	if op == iscsi.OpDataOut && !c.ses.discovery {
 		c.dataOut(ev)
 		return

@@ -141,6 +141,7 @@ func (c *conn) enter() {
 	c.answer.resp.TSIH = ses.tsih
 	c.sendLogin(&c.answer)
 	c.answer = loginAnswer{}
+	c.acked = c.seq.StatSN // nobody waits for an acknowledgement of the login
 	c.enterState(connFull)
 	c.s.entered(c)
 	c.log = c.s.log.WithFields(logrus.Fields{"session": ses.tsih, "initiator": l.initiator, "target": ses.targetName()})

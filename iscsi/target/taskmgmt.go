@@ -50,6 +50,7 @@ type abortSet struct {
 	by     *scsi.Nexus // not byLUN: only units that are there for it
 	but    uint64      // serial of a task that does not end
 	serial uint64      // the last task received before
+	fence  fence       // mate: what must have been acknowledged
 	// cleared: it is another nexus that ends them, which is told by a unit attention.
 	cleared bool
 }
@@ -182,11 +183,14 @@ func (c *conn) abort(set abortSet) {
 		return
 	}
 	ended := 0
-	if !set.mate {
+	switch {
+	case set.mate:
+		set.fence = c.fence()
+	case set.only != 0 || ses.shared && set.op.c == c: // what is held of our own session was sent later: see overtakes
 		set.serial = ses.tasks.serial
-		if set.only == 0 {
-			ended = c.abortHeld(&set)
-		}
+	default:
+		set.serial = ses.tasks.serial
+		ended = c.abortHeld(&set)
 	}
 	for i := range ses.tasks.tasks {
 		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree && set.has(t) && c.abortTask(t) {
@@ -281,6 +285,9 @@ func (c *conn) checkAborts() {
 }
 
 func (c *conn) busy(set *abortSet) bool {
+	if !c.passed(set.fence) {
+		return true
+	}
 	for i := range c.ses.tasks.tasks {
 		if t := &c.ses.tasks.tasks[i]; t.c == c && t.state != taskFree && t.aborted && set.has(t) {
 			return true
