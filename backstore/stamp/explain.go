@@ -102,7 +102,8 @@ func explain(want, got []byte, id ID) *Mismatch {
 			flipped += bits.OnesCount8(want[i] ^ got[i])
 		}
 	}
-	found, ok, valid := Parse(got)
+	var c Checker
+	found, ok, valid := c.Parse(got)
 	m.Found, m.HasFound = found, ok
 	switch {
 	case valid:

@@ -82,19 +82,6 @@ func Poison(p []byte) {
 	}
 }
 
-// Parse reads what a sector of SectorSize bytes says of itself; ok is false if it carries no stamp at all, valid
-// is whether every byte of it is that stamp's.
-func Parse(s []byte) (id ID, ok, valid bool) {
-	le := binary.LittleEndian
-	if le.Uint64(s[offMagic:]) != magic {
-		return ID{}, false, false
-	}
-	id = ID{Seed: le.Uint64(s[offSeed:]), Sector: le.Uint64(s[offSector:]), Generation: le.Uint64(s[offGen:])}
-	var want [SectorSize]byte
-	fillOne(want[:], id)
-	return id, true, bytes.Equal(want[:], s)
-}
-
 // A Checker compares sectors with what they should be. It is not for concurrent use.
 type Checker struct {
 	want [SectorSize]byte
@@ -111,4 +98,16 @@ func (c *Checker) Check(p []byte, id ID) *Mismatch {
 		id.Sector++
 	}
 	return nil
+}
+
+// Parse reads what a sector of SectorSize bytes says of itself; ok is false if it carries no stamp at all, valid
+// is whether every byte of it is that stamp's.
+func (c *Checker) Parse(s []byte) (id ID, ok, valid bool) {
+	le := binary.LittleEndian
+	if le.Uint64(s[offMagic:]) != magic {
+		return ID{}, false, false
+	}
+	id = ID{Seed: le.Uint64(s[offSeed:]), Sector: le.Uint64(s[offSector:]), Generation: le.Uint64(s[offGen:])}
+	fillOne(c.want[:], id)
+	return id, true, bytes.Equal(c.want[:], s)
 }

@@ -98,15 +98,16 @@ func TestCheckNamesTheRightSectorOfMany(t *testing.T) {
 }
 
 func TestParseReadsTheStamp(t *testing.T) {
+	var c stamp.Checker
 	p := at(7, 81920, 3)
-	got, ok, valid := stamp.Parse(p)
+	got, ok, valid := c.Parse(p)
 	assert.Equal(t, id, got)
 	assert.True(t, ok && valid)
 	p[511] ^= 1
-	got, ok, valid = stamp.Parse(p)
+	got, ok, valid = c.Parse(p)
 	assert.Equal(t, id, got)
 	assert.True(t, ok && !valid)
-	_, ok, _ = stamp.Parse(poisoned(stamp.SectorSize))
+	_, ok, _ = c.Parse(poisoned(stamp.SectorSize))
 	assert.False(t, ok)
 }
 
@@ -115,7 +116,7 @@ func TestFillAndCheckDoNotAllocate(t *testing.T) {
 	var c stamp.Checker
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		stamp.Fill(p, id)
-		if _, _, valid := stamp.Parse(p[:stamp.SectorSize]); !valid || c.Check(p, id) != nil {
+		if _, _, valid := c.Parse(p[:stamp.SectorSize]); !valid || c.Check(p, id) != nil {
 			t.Fatal("mismatch")
 		}
 	}))
