@@ -24,6 +24,6 @@
 // (reservation.go), other unit attentions, the access state of the port (alua.go). Registrations and the persistent
 // reservation are a value that is replaced, never changed, by a pure function (reservation_registry.go).
 //
-// The table in operation.go has one row a command; the dispatcher and REPORT SUPPORTED OPERATION CODES
+// The table in operations.go has one row a command; the dispatcher and REPORT SUPPORTED OPERATION CODES
 // read the same row.
 package scsi
