@@ -46,6 +46,8 @@ type taskSet struct {
 const (
 	// setOrdering: tasks are dormant, or some that started let no SIMPLE task start.
 	setOrdering = 1 << 61
+	// setAlone: Exclusive has the unit, and nobody gets hold of it.
+	setAlone = 1 << 62
 	// setRemoved: nobody new gets in.
 	setRemoved = 1 << 60
 	setCount   = setRemoved - 1
@@ -110,6 +112,7 @@ func (s *taskSet) leave(t *Task) {
 			s.heads--
 		} else {
 			s.ordered, s.alone = false, false
+			s.state.And(^int64(setAlone))
 		}
 		s.settle(nil)
 	case placeDormant:
@@ -131,10 +134,10 @@ func (s *taskSet) withdraw(t *Task) bool {
 	return true
 }
 
-// hold keeps the unit in use until release, without a place in the order of tasks. It fails once the unit
-// has been removed.
+// hold keeps the unit in use until release, without a place in the order of tasks. It fails while
+// Exclusive has the unit, and once the unit has been removed.
 func (s *taskSet) hold() bool {
-	if s.state.Add(1)&setRemoved != 0 {
+	if s.state.Add(1)&(setRemoved|setAlone) != 0 {
 		s.release()
 		return false
 	}
@@ -204,6 +207,14 @@ func (s *taskSet) mayStartLocked(t *Task) bool {
 	case t.Attr == HeadOfQueue:
 		return !s.alone
 	case s.heads > 0 || s.ordered:
+		return false
+	}
+	if t.alone {
+		// Set before the count is read: whoever gets hold is seen, or sees it.
+		if s.state.Or(setAlone); s.state.Load()&setCount == 0 {
+			return true
+		}
+		s.state.And(^int64(setAlone))
 		return false
 	}
 	return t.Attr.isSimple() || s.state.Load()&setCount == 0

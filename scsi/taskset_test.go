@@ -176,6 +176,16 @@ func TestTaskSetUnderLoad(t *testing.T) {
 			}
 		})
 	}
+	wg.Go(func() { // another user of the unit
+		for range 1000 {
+			if lu.hold() {
+				assert.Zero(t, exclusives.Load())
+				runtime.Gosched()
+				assert.Zero(t, exclusives.Load())
+				lu.release()
+			}
+		}
+	})
 	wg.Go(func() {
 		for range 50 {
 			assert.NoError(t, lu.Exclusive(context.Background(), func() error {
@@ -220,8 +230,11 @@ func TestExclusiveHoldsBackEvenTheHeadOfTheQueue(t *testing.T) {
 		b.d.Prepare(simple)
 		b.d.Prepare(head)
 		assert.True(t, simple.Held && head.Held)
+		assert.False(t, b.lu.hold(), "nor another user")
 		close(leave)
 		assert.ErrorContains(t, <-done, "from inside")
+		require.True(t, b.lu.hold())
+		b.lu.release()
 		assert.Equal(t, 1, ready, "the head of the queue first")
 		b.d.Resume(head)
 		assert.Panics(t, func() { b.d.Resume(simple) })
