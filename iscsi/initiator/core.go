@@ -78,6 +78,7 @@ type core struct {
 	taskFreed, managementFreed int // since the loop last gave tokens back
 
 	heard    time.Time // of the last PDU
+	placed   uint64    // bytes of the reads outstanding, as last looked at
 	draining bool      // the target wants a logout
 	drainEnd time.Time
 	leaving  error // why no new command is taken: a logout is due
@@ -227,15 +228,31 @@ func (c *core) tick(now time.Time) {
 		if !m.used || now.Before(c.slotEnd(i)) {
 			continue
 		}
-		if i == slotLogout {
+		switch {
+		case i == slotLogout:
 			c.fail(c.leaving)
-		} else {
+		case i == slotKeepalive && c.flows():
+			c.heard = now
+		default:
 			c.fail(fmt.Errorf("%s was not answered within %v", m.opcode, managementTimeout))
 		}
 	}
 	if c.timing.ping > 0 && !c.slots[slotKeepalive].used && !now.Before(c.heard.Add(c.timing.ping)) {
 		c.ping(now, slotKeepalive, nil)
 	}
+}
+
+// flows reports whether read data has come since the last look. On a slow link the answer to a ping stands behind it,
+// and it is no PDU of its own (field report RC-08).
+func (c *core) flows() bool {
+	was := c.placed
+	c.placed = 0
+	for i := range c.tasks {
+		if t := &c.tasks[i]; t.used {
+			c.placed += uint64(c.dm.Received(&t.transfer))
+		}
+	}
+	return c.placed != was
 }
 
 // slotEnd is when a slot's answer is overdue. Whatever the target sends proves that it lives, so that the

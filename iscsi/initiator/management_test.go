@@ -97,6 +97,27 @@ func TestManagementWithoutAnswer(t *testing.T) {
 	assert.ErrorContains(t, b.err, "was not answered")
 }
 
+// TestAPingWaitsForDataThatFlows: while bytes of a read come, nobody is dead (field report RC-08).
+func TestAPingWaitsForDataThatFlows(t *testing.T) {
+	b := newBench(2)
+	b.timing.ping = 10 * time.Second
+	b.timing.command = time.Hour
+	b.ask(requestCommand, Command{CDB: []byte{0x28, 9: 0}, In: make([]byte, 4096)})
+	require.Len(t, b.dm.commands, 1)
+	b.now = b.now.Add(b.timing.ping)
+	b.round()
+	require.True(t, b.slots[slotKeepalive].used, "pinged")
+	for range 5 {
+		b.dm.commands[0].DM.Offset += 512
+		b.now = b.now.Add(managementTimeout)
+		b.round()
+		require.NoError(t, b.err)
+	}
+	b.now = b.now.Add(managementTimeout)
+	b.round()
+	assert.ErrorContains(t, b.err, "was not answered")
+}
+
 func TestLogoutByTheTargetsWish(t *testing.T) {
 	b := newBench(2)
 	b.ask(requestCommand, testUnitReady)
