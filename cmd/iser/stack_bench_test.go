@@ -15,7 +15,13 @@ import (
 )
 
 // BenchmarkStack is a whole READ or WRITE: our initiator here, iserd in a process of its own, over loopback; iSER on
-// our RoCE beside TCP, same disk, same run. BenchmarkRoundTrip of iser/rdma/roce/link is the raw UDP round trip.
+// our RoCE beside TCP, same disk, same run. BenchmarkRoundTrip of iser/rdma/roce/link is the raw UDP round trip between
+// goroutines, BenchmarkRawRoundTripBetweenProcesses of iser/rdma/roce that between processes.
+//
+// iSER at depth 1 with 4 KiB takes 16 to 20 us (median; mean 18 to 26), 2.0 to 2.5 raw round trips between goroutines in
+// the same run (7.6 to 10 us), on 2 cores at real-time priority beside others: both ends look for packets before they
+// sleep. Where others take the processors and that is of no use, it is 1.0 datagram batches, 3.1 (here) and 1.9 (iserd)
+// context switches a request, of 3.9 and 4.0 before, and about twice the time of TCP, which has 2.1 and 1.4.
 func BenchmarkStack(b *testing.B) {
 	url := startBenchDaemon(b)
 	for _, transport := range []string{"iser", "iscsi"} {
