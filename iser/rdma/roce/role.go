@@ -103,7 +103,7 @@ func (r *role) watch() {
 // doze waits until the role, which is had by a Wait, is left.
 func (r *role) doze(seen uint64) {
 	r.dozing.Store(true)
-	if r.changes.Load() == seen { // else who has left it may not have seen that we doze
+	if r.changes.Load() == seen && r.taken.Load() { // else who has left it did not see that we doze
 		<-r.kick
 	}
 	r.dozing.Store(false)

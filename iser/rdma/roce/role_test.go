@@ -152,6 +152,25 @@ func TestDozingKeeperIsWokenByWhoLeaves(t *testing.T) {
 	})
 }
 
+// Who leaves just before the keeper dozes off does not kick it.
+func TestKeeperDoesNotDozeWhenNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := role{kick: make(chan struct{}, 1)}
+		require.True(t, r.take())
+		r.changes.Add(1)
+		r.leave(false)
+		dozed := make(chan struct{})
+		go func() {
+			defer close(dozed)
+			r.doze(r.changes.Load())
+		}()
+		awake := ended(dozed)
+		r.wake()
+		<-dozed
+		require.True(t, awake)
+	})
+}
+
 func TestWaitThatReadsEndsAsAnyOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, x *pairing) {
 		x.lead(t)
