@@ -226,18 +226,18 @@ var operations = [...]operation{
 	{
 		name: "RECEIVE COPY STATUS(LID1)", opcode: opCopyIn, action: copyActionStatus,
 		usage:  "\x84\x00\xff\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
-		access: accessRead, prepare: prepareCopyStatus, execute: executeReply,
+		access: accessShared, prepare: prepareCopyStatus, execute: executeReply,
 	},
 	{
 		name: "RECEIVE COPY OPERATING PARAMETERS", opcode: opCopyIn, action: copyActionParameters,
 		usage:   "\x84\x03\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
 		ignored: "\x00\xff", // LIST IDENTIFIER
-		access:  accessRead, prepare: prepareCopyParameters, execute: executeReply,
+		access:  accessShared, prepare: prepareCopyParameters, execute: executeReply,
 	},
 	{
 		name: "RECEIVE COPY FAILURE DETAILS(LID1)", opcode: opCopyIn, action: copyActionDetails,
 		usage:  "\x84\x04\xff\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x00\x00",
-		access: accessRead, prepare: prepareCopyDetails, execute: executeReply,
+		access: accessShared, prepare: prepareCopyDetails, execute: executeReply,
 	},
 	{
 		name: "READ(16)", opcode: 0x88, action: noAction,

@@ -45,7 +45,7 @@ MODE SELECT(10)                             C  C C  A  C C
 MODE SENSE(10)                              C  A C  A  A C
 PERSISTENT RESERVE IN                       C  A A  A  A A
 EXTENDED COPY                               C  C C  A  C C
-RECEIVE COPY                                C  A C  A  A C
+RECEIVE COPY                                C  A A  A  A A
 READ(16)                                    C  A C  A  A C
 COMPARE AND WRITE                           C  C C  A  C C
 WRITE(16)                                   C  C C  A  C C

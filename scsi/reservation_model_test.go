@@ -154,9 +154,11 @@ func (m *prModel) preempt(i, kind int, victim uint64) string {
 
 func (m *prModel) move(i, to int, key, newKey uint64, leave bool) string {
 	switch {
-	case m.keys[i] == 0 || m.keys[i] != key, m.kind == 0, m.kind >= 7, m.holder != i:
+	case m.keys[i] == 0 || m.keys[i] != key, m.kind >= 7, m.kind != 0 && m.holder != i:
 		return "conflict"
-	case newKey == 0, to == i:
+	case m.kind == 0:
+		return "5/24/00"
+	case newKey == 0, to/2 == i/2: // nexuses 2n and 2n+1 are of one initiator port
 		return "5/26/00"
 	}
 	m.generation++

@@ -202,10 +202,11 @@ func (g *registry) register(q *registryRequest, own *registrant) (change, error)
 		}
 		next.enter(n, q.newKey)
 		for _, other := range q.others {
-			// One that has registered by itself keeps its key.
-			if n := (nexusName{other, port}); next.find(n) == nil {
-				next.enter(n, q.newKey)
+			n := nexusName{other, port}
+			if g.find(n) != nil { // SPC-4, table 67: only who is not registered
+				return change{}, invalidParameter(prTransportIDs, 7)
 			}
+			next.enter(n, q.newKey)
 		}
 	}
 	if len(next.registrants) > maxRegistrants {
@@ -322,7 +323,8 @@ func (g *registry) preempt(q *registryRequest) (change, error) {
 	}
 	if q.action == prPreemptAndAbort {
 		for _, r := range g.registrants {
-			if loses(r) || r.key == q.newKey {
+			// The sender too, if it has the key, and with key zero all there are.
+			if q.newKey == 0 || r.key == q.newKey {
 				c.preempted = append(c.preempted, r.nexus)
 			}
 		}
@@ -330,14 +332,16 @@ func (g *registry) preempt(q *registryRequest) (change, error) {
 	return c, nil
 }
 
-// move is REGISTER AND MOVE (SPC-4, 5.12.8).
+// move is REGISTER AND MOVE (SPC-4, 5.12.8): to another initiator port, whatever the target port.
 func (g *registry) move(q *registryRequest) (change, error) {
 	switch {
+	case g.kind == 0:
+		return change{}, invalidField(1, 4)
 	case g.kind.allRegistrants() || !g.holds(q.from):
 		return change{}, errConflict
 	case q.newKey == 0:
 		return change{}, invalidParameter(prNewKeyByte, 7)
-	case q.to == q.from:
+	case q.to.initiator == q.from.initiator:
 		return change{}, invalidParameter(prMoveTransportID, 7)
 	}
 	next := g.copy()
