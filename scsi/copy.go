@@ -12,7 +12,8 @@ import (
 //
 //   - Sources and destinations are looked for among the units that the nexus sees, and no others (case SE-08);
 //     reservations of others on them count as for a read and a write. All of it is checked, for every segment,
-//     before the first block is copied.
+//     before the first block is copied, and the reservations again with each chunk: whoever has been preempted
+//     copies no more, be the command one of another unit (SPC-4, 5.12.11.2.6).
 //   - Units taking part are held until the copy has ended, so that none is taken away meanwhile.
 //   - It copies in chunks. For each it enters the gate of the source, leaves it, and then that of the
 //     destination: never two at a time, and nobody waits longer than for a chunk. So a COMPARE AND WRITE
@@ -230,7 +231,7 @@ func (c *copier) copy(s *copySegment) error {
 		var err error
 		if hole := from.hole(n); hole > 0 && to.zeroer() != nil && !overlaps {
 			n = hole
-			err = to.zero(n)
+			err = c.zero(to, n)
 		} else {
 			err = c.move(from, to, n)
 		}
@@ -262,11 +263,11 @@ func (c *copier) move(from, to copyEnd, n uint64) error {
 		c.chunk = make([]byte, copyChunk)
 	}
 	p := [][]byte{c.chunk[:n]}
-	if err := from.through(n, func() error { return from.lu.store.ReadAt(p, int64(from.off)) }); err != nil {
+	if err := c.through(from, n, accessRead, func() error { return from.lu.store.ReadAt(p, int64(from.off)) }); err != nil {
 		return err
 	}
 	from.lu.readBytes.Add(n)
-	if err := to.through(n, func() error { return to.lu.store.WriteAt(p, int64(to.off), false) }); err != nil {
+	if err := c.through(to, n, accessWrite, func() error { return to.lu.store.WriteAt(p, int64(to.off), false) }); err != nil {
 		return err
 	}
 	to.lu.writtenBytes.Add(n)
@@ -275,10 +276,23 @@ func (c *copier) move(from, to copyEnd, n uint64) error {
 
 func (e copyEnd) at(off uint64) copyEnd { return copyEnd{e.lu, e.off + off} }
 
-// through does something to the blocks that n bytes lie in, inside the unit's gate.
-func (e copyEnd) through(n uint64, do func() error) error {
+// through does something to the blocks that n bytes lie in, inside the unit's gate, unless somebody else has
+// reserved them meanwhile.
+func (c *copier) through(e copyEnd, n uint64, a access, do func() error) error {
+	e.lu.copying.RLock()
+	defer e.lu.copying.RUnlock()
+	if e.lu.conflict(c.t.Nexus, a, nil) {
+		return errCopyDevice
+	}
 	first, last := e.off/e.lu.blockSize, (e.off+n-1)/e.lu.blockSize
 	return e.lu.through(first, last-first+1, do)
+}
+
+// waitForCopies returns when the chunks that copies read or write now are done. Those that come later find the
+// reservations of this moment.
+func (lu *LogicalUnit) waitForCopies() {
+	lu.copying.Lock()
+	defer lu.copying.Unlock()
 }
 
 // hole is how many bytes, up to n, the store does not have from here on.
@@ -299,8 +313,8 @@ func (e copyEnd) zeroer() backstore.Zeroer {
 }
 
 // zero makes n bytes zeros, without space if the unit is thin.
-func (e copyEnd) zero(n uint64) error {
-	return e.through(n, func() error {
+func (c *copier) zero(e copyEnd, n uint64) error {
+	return c.through(e, n, accessWrite, func() error {
 		return e.zeroer().WriteZeroes(int64(e.off), int64(n), e.lu.provisioned(), false)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"testing/synctest"
 
@@ -439,6 +440,69 @@ func TestCopyInProgress(t *testing.T) {
 		require.Zero(t, b.d.copies.Load())
 	})
 }
+
+// TestCopyOfThePreempted: a copy writes nothing to a unit once PREEMPT AND ABORT of its nexus there has been
+// answered, although its task is one of another unit; and a RESERVE ends it too.
+func TestCopyOfThePreempted(t *testing.T) {
+	for name, fence := range map[string]func(b *bench) *result{
+		"preempt and abort": func(b *bench) *result {
+			return b.runAt(1, []byte{0x5f, prPreemptAndAbort, byte(writeExclusive), 0, 0, 0, 0, 0, 24, 0}, list(keyB, keyA, 0))
+		},
+		"reserve": func(b *bench) *result { return b.runAt(1, reserve6, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, two := newMemory(4<<20), &scripted{memory: newMemory(4 << 20)}
+			two.call = func(string, int64) error { return nil }
+			b, other := copyBench(t, one, two)
+			by := b.peer(portB, 1)
+			require.Equal(t, "6/29/00", b.runAt(1, testReady, nil).sense())
+			require.Equal(t, "6/29/00", by.runAt(1, testReady, nil).sense())
+			if name != "reserve" {
+				for nexus, key := range map[*bench]uint64{b: keyA, by: keyB} {
+					require.Equal(t, Good, nexus.runAt(1, []byte{0x5f, prRegister, 0, 0, 0, 0, 0, 0, 24, 0}, list(0, key, 0)).Status)
+				}
+				require.Equal(t, Good, b.runAt(1, []byte{0x5f, prReserve, byte(writeExclusive), 0, 0, 0, 0, 0, 24, 0}, list(keyA, 0, 0)).Status)
+			}
+			before := other.reservations.Load()
+			events := make(chan string, 8)
+			first := true
+			two.call = func(op string, _ int64) error {
+				if first { // held at the store until the reservation is there
+					first = false
+					fenced := make(chan struct{})
+					go func() {
+						defer close(fenced)
+						if r := fence(by); r.Status == Good {
+							events <- "fenced"
+						}
+					}()
+					for other.reservations.Load() == before {
+						runtime.Gosched()
+					}
+					if name == "reserve" {
+						<-fenced // which promises nothing for what has begun
+					}
+					for range 1000 {
+						runtime.Gosched()
+					}
+				}
+				events <- op
+				return nil
+			}
+			r := b.copy(copyListOf(1, 0, append(cscdOf(b.lu), cscdOf(other)...), blocksSegment(0, 1, 6<<10, 0, 0)))
+			require.Equal(t, "a/0d/01", r.sense())
+			want := []string{"write", "fenced"}
+			if name == "reserve" {
+				want = []string{"fenced", "write"}
+			}
+			require.Equal(t, want, []string{<-events, <-events})
+			require.Empty(t, events, "no chunk after that")
+		})
+	}
+}
+
+// runAt runs a command on another unit, with Data-Out or nothing.
+func (b *bench) runAt(lun int, cdb, out []byte) *result { return b.run(lunAt(lun), cdb, 0, out) }
 
 // TestCopyErrors: the segment is told, what was done before it stays, and the results can be asked for once.
 func TestCopyErrors(t *testing.T) {

@@ -69,6 +69,9 @@ func executePersistentOut(t *Task) error {
 		}
 	}
 	t.Preempted = lu.commit(&c)
+	if len(c.preempted) > 0 {
+		lu.waitForCopies() // they are tasks of other units perhaps, which the transport does not look for
+	}
 	return nil
 }
 

@@ -61,6 +61,8 @@ type LogicalUnit struct {
 	// reservations is nil as long as nobody has reserved or registered. Replaced under Device.mu.
 	reservations atomic.Pointer[reservations]
 	registering  sync.Mutex // held by a PERSISTENT RESERVE OUT, which may take as long as a disk
+	// copying is held shared by a copy while it reads or writes a chunk here; see waitForCopies.
+	copying sync.RWMutex
 
 	// set orders the unit's tasks, and knows when the last of them has gone.
 	set taskSet
