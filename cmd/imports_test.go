@@ -39,6 +39,7 @@ var allowed = map[string][]string{
 	"iser/rdma/roce/cm":       {},
 	"iser/rdma/roce/rc":       {"iser/rdma", "iser/rdma/roce/wire"},
 	"iser/rdma/roce/link":     {"iser/rdma/roce/wire"},
+	"iser/rdma/roce/capture":  {"iser/rdma/roce/link"},
 	"backstore/stamp":         {},
 	"cmd/iser":                {"*"},
 	"cmd/iserd":               {"*"},

@@ -18,6 +18,9 @@ import (
 // transport makes the transport that a location asks for.
 func (a *app) transport(l location) (initiator.Transport, error) {
 	if l.transport == "tcp" {
+		if a.packets.path != "" {
+			return nil, usage(fmt.Errorf("--pcap with %s: %w", l, provider.ErrNoPackets))
+		}
 		return &tcp.Dialer{}, nil
 	}
 	p, err := a.rdma(l)
@@ -41,8 +44,10 @@ func (a *app) rdma(l location) (*provider.Provider, error) {
 		o.Addr = netip.MustParseAddr(a.source) // app.check has seen it
 	}
 	var err error
-	a.provider, err = provider.Open(l.provider, o)
-	return a.provider, err
+	if a.provider, err = provider.Open(l.provider, o); err != nil {
+		return nil, err
+	}
+	return a.provider, a.packets.start(a.provider)
 }
 
 // negotiate turns the tuning flags into what we offer.

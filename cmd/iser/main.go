@@ -37,6 +37,9 @@ func run(ctx context.Context, args []string) int {
 			err = cerr
 		}
 	}
+	if cerr := a.packets.stop(a); err == nil {
+		err = cerr
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "iser:", err)
 	}
@@ -56,6 +59,7 @@ type app struct {
 	verbose     bool
 	tune        tuning
 	auth        authFlags
+	packets     packetFlags
 	warned      []string // what has been told
 }
 
@@ -101,6 +105,7 @@ Exit codes: 0 done; 1 other; 2 usage; 3 not found; 6 refused; 7 cannot connect; 
 	f.StringVar(&a.auth.mutualUser, "mutual-user", "", "CHAP `NAME` that the target must prove to be")
 	f.StringVar(&a.auth.mutualSecretFile, "mutual-secret-file", "", "`FILE` with the secret of --mutual-user")
 	f.StringSliceVar(&a.auth.algorithms, "chap", nil, "CHAP algorithms to offer, in this order (default sha3-256,sha256,sha1,md5; old stgt: md5)")
+	a.packets.register(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(a.discoverCmd(), a.lsCmd(), a.inqCmd(), a.pingCmd(), a.ddCmd(), a.verifyCmd(), a.benchCmd(), a.demoCmd())
 	return root
@@ -114,6 +119,9 @@ func (a *app) check() error {
 		if _, err := netip.ParseAddr(a.source); err != nil {
 			return usage(fmt.Errorf("--source %q: want an address of this machine", a.source))
 		}
+	}
+	if err := a.packets.check(); err != nil {
+		return err
 	}
 	_, err := a.negotiate()
 	return err

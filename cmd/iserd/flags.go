@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/chap"
@@ -26,6 +27,7 @@ type flags struct {
 	user, secretFile          string
 	mutualUser, mutualSecret  string
 	trace, stateDir           string
+	pcap, pcapLimit           string
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -46,6 +48,8 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.mutualUser, "mutual-user", "", "CHAP user `NAME` that the target proves to be, to initiators that ask")
 	fs.StringVar(&f.mutualSecret, "mutual-secret-file", "", "`FILE` with the secret of --mutual-user")
 	fs.StringVar(&f.trace, "trace", "", "write every step of iSER's data path to this `FILE`, a JSON object a line; slow")
+	fs.StringVar(&f.pcap, "pcap", "", "write the packets of our own RoCE to this `FILE` as pcapng, for Wireshark (docs/TRACE.md); all data is in it")
+	fs.StringVar(&f.pcapLimit, "pcap-limit", provider.DefaultPacketLimit, "stop the file of --pcap at this `SIZE`; 0: never")
 	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
 	for _, name := range []string{"iqn", "initial-r2t", "immediate-data", "user", "secret-file", "mutual-user", "mutual-secret-file"} {
 		root.MarkFlagsMutuallyExclusive("config", name)

@@ -56,7 +56,12 @@ func (a *app) serveCommand() error {
 		return err
 	}
 	defer closeTrace()
-	s, err := start(c, log, a.openRDMA(log), hook)
+	open, closePackets, err := a.openPackets(log, a.openRDMA(log))
+	if err != nil {
+		return err
+	}
+	defer closePackets()
+	s, err := start(c, log, open, hook)
 	if err != nil {
 		return err
 	}

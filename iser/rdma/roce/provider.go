@@ -59,6 +59,7 @@ const (
 type Provider struct {
 	o   Options
 	dev *device
+	tap link.Tap
 
 	mu     sync.Mutex // guards what follows; no other lock is taken with it held
 	rng    *rand.Rand
@@ -100,6 +101,10 @@ func newRand(seed uint64) *rand.Rand {
 
 // Name implements rdma.Provider.
 func (p *Provider) Name() string { return "roce" }
+
+// Watch shows all packets to w from now on, those of connections that are there already included; nil ends it. Packets
+// of Options.Link are not shown: who simulates sees them there.
+func (p *Provider) Watch(w link.Watcher) { p.tap.Watch(w) }
 
 // Queue pair numbers are 24 bits; 0 and 1 are management's, the last is multicast's (IBTA 3.9).
 const (
@@ -174,7 +179,7 @@ func (p *Provider) open(addr netip.Addr) (link.Link, error) {
 	if p.o.Link != nil {
 		return p.o.Link(addr)
 	}
-	return link.Listen(addr, link.Options{External: p.external(addr), NoOffload: p.o.NoOffload})
+	return link.Listen(addr, link.Options{External: p.external(addr), NoOffload: p.o.NoOffload, Tap: &p.tap})
 }
 
 // external is what peers see an address as; zero: the same.

@@ -68,7 +68,7 @@ func (p *Provider) loopback() (*port, error) {
 		p.local = o
 		return o, err
 	}
-	l, err := link.ListenLoopback(link.Options{NoOffload: p.o.NoOffload})
+	l, err := link.ListenLoopback(link.Options{NoOffload: p.o.NoOffload, Tap: &p.tap})
 	if err != nil {
 		return nil, err
 	}

@@ -90,4 +90,6 @@ type Options struct {
 	External netip.Addr
 	// NoOffload does without segmentation offload (GSO, GRO).
 	NoOffload bool
+	// Tap, if not nil, is where the link shows its packets.
+	Tap *Tap
 }

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goiser/goiser/iser/rdma/roce/wire"
 )
 
 const (
@@ -165,6 +167,9 @@ func (r *receiver) take(n int) {
 		got := Received{From: r.from(i), Data: r.buf[i*maxJoined:][:m.len:m.len], Size: int(m.len)}
 		if joined > 0 && joined < got.Size {
 			got.Size = joined
+		}
+		if w := r.u.tap.watcher.Load(); w != nil {
+			r.u.show(*w, got.From, netip.AddrPortFrom(r.u.external, wire.Port), got.Data, got.Size, false)
 		}
 		r.rs[r.n] = got
 		r.n++

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 	"unsafe"
 
@@ -109,6 +110,7 @@ func (s *sender) add(b Burst) {
 		b.Path.Seal(p[:n], wire.Port, uint16(i))
 		p = p[n:]
 	}
+	s.show(b)
 	i := s.n
 	s.work[i] = b
 	s.address(i, b)
@@ -124,6 +126,14 @@ func (s *sender) add(b Burst) {
 	}
 	s.n++
 	s.size += len(b.Data)
+}
+
+// show shows sealed packets to who watches.
+func (s *sender) show(b Burst) {
+	if w := s.u.tap.watcher.Load(); w != nil {
+		from, to := netip.AddrPortFrom(b.Path.Src(), wire.Port), netip.AddrPortFrom(b.Path.Dst(), wire.Port)
+		s.u.show(*w, from, to, b.Data, b.Size, true)
+	}
 }
 
 // address fills in where message i goes, the port in the order of the wire. One of the wrong family goes nowhere: the
@@ -188,6 +198,7 @@ func (s *sender) resend(fd uintptr, i int) {
 		p := b.Data[:min(len(b.Data), b.Size)]
 		b.Data = b.Data[len(p):]
 		b.Path.Seal(p, wire.Port, 0)
+		s.show(Burst{Path: b.Path, Data: p, Size: len(p)})
 		s.iovs[i].Base = unsafe.SliceData(p)
 		s.iovs[i].SetLen(len(p))
 		s.work[i].Data = p

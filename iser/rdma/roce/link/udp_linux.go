@@ -40,6 +40,7 @@ type udp struct {
 	raw      syscall.RawConn
 	buffer   int // receive buffer as granted, in the kernel's accounting
 
+	tap     *Tap        // never nil
 	gso     atomic.Bool // cleared when an interface turns out not to do it
 	gro     bool
 	senders chan *sender // those that are free
@@ -111,7 +112,10 @@ func listen(addr netip.Addr, o Options) (*udp, error) {
 	if !addr.IsValid() || addr.IsUnspecified() {
 		return nil, errors.New("a wildcard address will not do, since the ICRC covers the address: name one of this machine's")
 	}
-	u := &udp{local: addr, external: addr, senders: make(chan *sender, maxSenders)}
+	u := &udp{local: addr, external: addr, tap: o.Tap, senders: make(chan *sender, maxSenders)}
+	if u.tap == nil {
+		u.tap = new(Tap)
+	}
 	if o.External.IsValid() {
 		if u.external = o.External.Unmap(); u.external.Is4() != addr.Is4() {
 			return nil, fmt.Errorf("external address %v is not of the same family", u.external)
@@ -272,4 +276,12 @@ func (u *udp) Close() error {
 		return fmt.Errorf("roce: close %v: %w: %w", u.local, net.ErrClosed, err)
 	}
 	return nil
+}
+
+// show shows a run of packets that left, or reached, the local address of a link.
+func (u *udp) show(w Watcher, from, to netip.AddrPort, data []byte, size int, sent bool) {
+	w.See(Sight{
+		Link: u.local, Src: from, Dst: to, Data: data, Size: size, Sent: sent,
+		Lost: u.sendDropped.Load() + u.recvDropped.Load(),
+	})
 }

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/goiser/goiser/cmd/provider"
+	"github.com/spf13/cobra"
+)
+
+// packetFlags say whether the packets of a command go to a file.
+type packetFlags struct {
+	path, limit string
+	limitBytes  int64
+	file        *provider.PacketFile // nil: nobody has connected yet, or wants it
+}
+
+func (p *packetFlags) register(root *cobra.Command) {
+	f := root.PersistentFlags()
+	f.StringVar(&p.path, "pcap", "", "over our own RoCE, write the packets to this `FILE` as pcapng, for Wireshark (docs/TRACE.md)")
+	f.StringVar(&p.limit, "pcap-limit", provider.DefaultPacketLimit, "stop the file at this `SIZE`; 0: never")
+}
+
+func (p *packetFlags) check() (err error) {
+	if p.limitBytes, err = provider.ParsePacketLimit(p.limit); err != nil {
+		return usage(fmt.Errorf("--pcap-limit %q: %w", p.limit, err))
+	}
+	return nil
+}
+
+// start makes the file, and has the packets of a provider written to it.
+func (p *packetFlags) start(q *provider.Provider) (err error) {
+	if p.path == "" {
+		return nil
+	}
+	if p.file, err = provider.NewPacketFile(p.path, p.limitBytes, "iser "+version); err != nil {
+		return fmt.Errorf("--pcap: %w", err)
+	}
+	if err := p.file.Add(q); err != nil {
+		return usage(fmt.Errorf("--pcap: %w", err))
+	}
+	return nil
+}
+
+// stop ends the file and says what is in it.
+func (p *packetFlags) stop(a *app) error {
+	if p.file == nil {
+		return nil
+	}
+	n, err := p.file.Stop()
+	if err != nil {
+		return fmt.Errorf("--pcap %s: %w", p.path, err)
+	}
+	a.note("%s: %s", p.path, provider.PacketNote(n))
+	return nil
+}
