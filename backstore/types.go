@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -17,7 +18,22 @@ type Type struct {
 	Summary string
 	Options []Option
 
-	open func(settings) (Store, error)
+	open func(settings) (Store, error)        // nil: it wraps another one
+	over func(settings, Store) (Store, error) // nil: it wraps none
+}
+
+// wrapOption is the option of a type that wraps another store: the name of that one.
+const wrapOption = "store"
+
+// Wraps is the name of the store that one of this type and options wraps, as its caller knows it; false if the type
+// wraps none, or is not known.
+func Wraps(typ string, opts Options) (name string, is bool) {
+	for _, t := range Types() {
+		if t.Name == typ && t.over != nil {
+			return opts[wrapOption], true
+		}
+	}
+	return "", false
 }
 
 // An Option is a setting of a Type.
@@ -69,6 +85,7 @@ func Types() []Type {
 				readOnlyOption,
 			},
 		},
+		faultType(),
 		{
 			Name: "file", Summary: "a regular file", open: openFile,
 			Options: []Option{
@@ -102,7 +119,23 @@ func Open(typ string, opts Options) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t.open == nil {
+		return nil, &OptionError{Type: typ, Option: wrapOption, Err: errors.New("it wraps a store, which OpenOver is given")}
+	}
 	return t.open(s)
+}
+
+// OpenOver makes a store of a type that wraps another one (Wraps), over that one. Its caller still owns the one below,
+// and closes it after the one above. Errors are those of Open.
+func OpenOver(typ string, opts Options, below Store) (Store, error) {
+	t, s, err := check(typ, opts)
+	if err != nil {
+		return nil, err
+	}
+	if t.over == nil {
+		return nil, &OptionError{Type: typ, Err: errors.New("it wraps no store")}
+	}
+	return t.over(s, below)
 }
 
 // Check finds what is wrong with options without opening anything. An error is an *OptionError.
@@ -124,6 +157,15 @@ func (s settings) size(name string) int64 {
 	n, err := ParseSize(s[name])
 	if err != nil {
 		panic(fmt.Sprintf("backstore: unchecked size: %v", err))
+	}
+	return n
+}
+
+// number is an option that checkSeed has passed.
+func (s settings) number(name string) uint64 {
+	n, err := strconv.ParseUint(s[name], 10, 64)
+	if err != nil {
+		panic(fmt.Sprintf("backstore: unchecked number: %v", err))
 	}
 	return n
 }

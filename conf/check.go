@@ -64,6 +64,7 @@ func (k *checker) config(c *Config) {
 	if len(c.Targets) == 0 {
 		k.failf("targets", "missing: name at least one, as `targets: {\"iqn.2026-01.example:disk1\": {luns: {0: vm1}}}`")
 	}
+	k.wraps(c)
 	names := map[iscsi.Name]bool{}
 	for i := range c.Targets {
 		k.target(&c.Targets[i], names, stores)

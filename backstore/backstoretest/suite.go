@@ -26,6 +26,12 @@ const MinSize = 4 << 20
 // Run holds the stores that open makes to the promises. Each test opens its own, at least MinSize bytes
 // long and without data; the suite closes it.
 func Run(t *testing.T, open func(t *testing.T) backstore.Store) {
+	RunStoring(t, open)
+	RunDiscarding(t, open)
+}
+
+// RunStoring holds stores only to keeping what is written.
+func RunStoring(t *testing.T, open func(t *testing.T) backstore.Store) {
 	for name, test := range map[string]func(*testing.T, backstore.Store){
 		"new store reads zeros":     readsZeros,
 		"shapes of buffer lists":    shapes,
@@ -41,7 +47,6 @@ func Run(t *testing.T, open func(t *testing.T) backstore.Store) {
 	} {
 		t.Run(name, func(t *testing.T) { test(t, opened(t, open)) })
 	}
-	RunDiscarding(t, open)
 }
 
 // RunDiscarding leaves out what a store that forgets its writes cannot pass.

@@ -103,7 +103,7 @@ func (a *app) stop(s *service) error {
 // A service is everything that runs: what a configuration has become.
 type service struct {
 	log       logrus.FieldLogger
-	names     []string // of stores, in the order of the file
+	names     []string // of stores, in the order in which they were opened
 	stores    map[string]backstore.Store
 	state     *statedir.Dir // nil: none
 	pool      *arena.Pool
@@ -161,8 +161,8 @@ func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(is
 }
 
 func (s *service) openStores(list []conf.Backstore) error {
-	for _, b := range list {
-		st, err := backstore.Open(b.Type, b.Options)
+	for _, b := range conf.OpenOrder(list) {
+		st, err := s.openStore(b)
 		if err != nil {
 			return fmt.Errorf("backstore %s: %w", b.Name, err)
 		}
@@ -172,6 +172,14 @@ func (s *service) openStores(list []conf.Backstore) error {
 		s.log.Infof("backstore %s: %s, %s (%d bytes)%s", b.Name, b.Type, humanize.IBytes(uint64(i.SizeBytes)), i.SizeBytes, storeNotes(i))
 	}
 	return nil
+}
+
+// openStore opens a store; what it wraps has been opened.
+func (s *service) openStore(b conf.Backstore) (backstore.Store, error) {
+	if below, wraps := backstore.Wraps(b.Type, b.Options); wraps {
+		return backstore.OpenOver(b.Type, b.Options, s.stores[below])
+	}
+	return backstore.Open(b.Type, b.Options)
 }
 
 // storeNotes says what a user should know of a store before trusting it with data.
