@@ -33,8 +33,10 @@ type notifyKey struct{}
 //	disk ADDR IQN     logs in by TCP, writes, reads, flushes, logs out
 //	disk ADDR IQN ro  the same without writing
 //	disk ADDR IQN rw USER SECRET [MUTUALUSER SECRET]    writing, by CHAP
+//	iser ARGS         runs the iser command
 //	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
 func TestScripts(t *testing.T) {
+	build := buildIser(t.TempDir())
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
@@ -69,6 +71,7 @@ func TestScripts(t *testing.T) {
 			"register":   register,
 			"registered": registered,
 			"damage":     damage,
+			"iser":       runIser(build),
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
