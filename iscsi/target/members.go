@@ -89,6 +89,10 @@ func (s *Server) join(ses *session, c *conn) (wait bool, err error) {
 		return false, refusal(iscsi.LoginNoSession, "session %d has ended", ses.tsih)
 	}
 	mine := slices.IndexFunc(ses.members, func(m member) bool { return m.c == c })
+	if mine < 0 && !slices.ContainsFunc(ses.members, func(m member) bool { return m.entered && !m.out }) {
+		// Its last connection has logged out, and lingers: the session is closed (RFC 7143, 11.14).
+		return false, refusal(iscsi.LoginNoSession, "session %d has ended", ses.tsih)
+	}
 	others := 0
 	for i, m := range ses.members {
 		switch {
@@ -241,6 +245,10 @@ func (c *conn) leaveSession() {
 	}
 	c.lock()
 	ses.parked -= len(c.parked)
+	for _, op := range c.tmfs { // nobody will answer them
+		op.over.Store(true)
+		c.openSlot(op.windowed)
+	}
 	c.dropHeld()
 	for i := range ses.tasks.tasks {
 		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree {

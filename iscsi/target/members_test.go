@@ -222,6 +222,50 @@ func TestLogoutOfTheSessionEndsAllConnections(t *testing.T) {
 	assert.NotContains(t, b.lines.String(), "session failed")
 }
 
+// TestNobodyJoinsASessionThatHasLoggedOut: with its last connection a session is closed, though that connection
+// still lingers (RFC 7143, 11.14). A second loop would share without a lock what is said to have one owner.
+func TestNobodyJoinsASessionThatHasLoggedOut(t *testing.T) {
+	for _, limit := range []string{"1", "4"} {
+		for _, cid := range []uint16{0, 1} {
+			b := newBench(t, benchConfig{neg: severalConnections})
+			one := b.login(tcpTraits, "MaxConnections="+limit)
+			one.logout(iscsi.LogoutConnection, 0)
+			one.logoutResponse(logoutClosed)
+			late := b.joining(one, cid)
+			r, _ := late.loginResponse()
+			assert.Equal(t, iscsi.LoginNoSession, r.Status, "connection %d of %s", cid, limit)
+			late.closes()
+			one.dm.set(func() { one.dm.err = io.EOF })
+			b.sessionsEnd(0)
+		}
+	}
+}
+
+// TestAFunctionOfAConnectionThatIsGoneKeepsNoSlot: one that waits for a store when its connection ends.
+func TestAFunctionOfAConnectionThatIsGoneKeepsNoSlot(t *testing.T) {
+	b := newBench(t, benchConfig{neg: severalConnections})
+	one := b.login(tcpTraits, "MaxConnections=4")
+	one.clearUA(0, 1)
+	two := b.join(one, 9)
+	b.slow.hold()
+	two.at(one.cmdSN).read(1, 0, 1)
+	b.slow.held(t, 1)
+	var bhs [iscsi.BHSSize]byte
+	(&iscsi.TMFRequest{Function: iscsi.TMAbortTaskSet, LUN: lun(1), ITT: 77, CmdSN: two.cmdSN}).Put(&bhs)
+	two.push(bhs, nil, nil)
+	one.at(two.cmdSN + 1).expect(iscsi.OpNOPIn) // the function has come: it asks here what has been acknowledged
+	one.logout(iscsi.LogoutConnection, 9)
+	two.closes()
+	b.slow.release()
+	p := one.next()
+	for p.op() == iscsi.OpNOPIn { // slots may have opened before
+		p = one.next()
+	}
+	require.Equal(t, iscsi.OpLogoutResp, p.op())
+	one.stat++
+	b.wholeWindow(one)
+}
+
 // TestLogoutOfAnotherConnection: the answer comes when nothing of that connection can happen any more.
 func TestLogoutOfAnotherConnection(t *testing.T) {
 	b := newBench(t, benchConfig{neg: severalConnections})
