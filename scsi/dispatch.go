@@ -3,7 +3,9 @@ package scsi
 // Prepare puts a task into the task set of its unit and, unless it is Held there, decodes and checks it: LUN,
 // opcode, fields, range, unit attentions. See Task.
 func (d *Device) Prepare(t *Task) {
-	d.Release(t) // whoever prepares a task again has done with what it held
+	if t.lu != nil {
+		d.Release(t) // whoever prepares a task again has done with what it held
+	}
 	t.reset()
 	if lu := d.find(t.Nexus, t.LUN); lu != nil {
 		started, ok := lu.set.enter(t)
@@ -57,8 +59,10 @@ func (d *Device) prepare(t *Task) error {
 	op, opErr := lookup(t.CDB)
 	switch {
 	case t.lu != nil:
-		if err := d.admit(op, t); err != nil {
-			return err
+		if !t.isPlain() {
+			if err := d.admit(op, t); err != nil {
+				return err
+			}
 		}
 	case op == nil || op.flags&anyLUN == 0:
 		return errNoUnit
@@ -94,6 +98,13 @@ func (d *Device) prepare(t *Task) error {
 	}
 	t.MayBlock = op.flags&usesStore != 0 && t.lu.mayBlock || op.flags&runsAlone != 0
 	return op.prepare(d, t)
+}
+
+// isPlain reports whether its unit has nothing to say that any command must hear: no unit attention, no
+// reservation, no port group with limits.
+func (t *Task) isPlain() bool {
+	lu := t.lu
+	return t.Nexus.isClean(lu) && lu.reservations.Load() == nil && lu.limited.Load() == nil
 }
 
 // admit lets a command through to its unit, or says why not: op is nil for an unknown one. The unit
@@ -165,7 +176,9 @@ func (d *Device) Release(t *Task) {
 	if lu == nil {
 		return
 	}
-	t.leaveGate()
+	if t.begun || t.pass.listed {
+		t.leaveGate()
+	}
 	if !t.counted {
 		lu.passed.Add(1)
 	}

@@ -14,6 +14,8 @@ type operation struct {
 	ignored string
 	access  access
 	flags   flags
+	// known is the bits of the CDB that are not refused: see setKnown.
+	known [maxUsage]byte
 	// offered reports whether a unit has the command; nil: each has.
 	offered func(lu *LogicalUnit) bool
 	// prepare checks the fields and says what data the command moves. It may set t.Done.
@@ -137,24 +139,30 @@ func (lu *LogicalUnit) missing(op *operation) error {
 // NORMACA in the INQUIRY data is 0 (SAM-5, 5.2).
 const vendorControl = 0xc0
 
+// maxUsage bounds the CDBs of the table, in bytes.
+const maxUsage = 16
+
+// setKnown collects what usage, ignored and the rules for all commands let pass.
+func (op *operation) setKnown() {
+	copy(op.known[:], op.usage)
+	for i := range op.ignored {
+		op.known[i+1] |= op.ignored[i]
+	}
+	if op.action != noAction {
+		op.known[1] |= serviceActionMask
+	}
+	op.known[len(op.usage)-1] |= vendorControl
+}
+
 // checkCDB refuses a CDB that is too short or has bits set that the usage map does not know.
 func (op *operation) checkCDB(cdb []byte) error {
 	n := len(op.usage)
 	if len(cdb) < n {
 		return errShortCDB
 	}
-	for i := 1; i < n; i++ {
-		known := op.usage[i]
-		if i <= len(op.ignored) {
-			known |= op.ignored[i-1]
-		}
-		switch {
-		case i == 1 && op.action != noAction:
-			known |= serviceActionMask
-		case i == n-1:
-			known |= vendorControl
-		}
-		if bad := cdb[i] &^ known; bad != 0 {
+	known := op.known[:n]
+	for i, b := range cdb[:n] {
+		if bad := b &^ known[i]; bad != 0 {
 			return invalidField(i, topBit(bad))
 		}
 	}

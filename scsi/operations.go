@@ -395,6 +395,7 @@ var byOpcode [256][]*operation
 func init() {
 	for i := range operations {
 		op := &operations[i]
+		op.setKnown()
 		byOpcode[op.opcode] = append(byOpcode[op.opcode], op)
 	}
 }

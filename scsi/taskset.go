@@ -101,10 +101,16 @@ func (s *taskSet) enterSlow(t *Task) (started, ok bool) {
 
 // leave ends t's part in the set.
 func (s *taskSet) leave(t *Task) {
-	switch p := t.place; p {
-	case placeSimple:
+	if t.place == placeSimple {
 		t.place = placeNone
 		s.release()
+		return
+	}
+	s.leaveSlow(t)
+}
+
+func (s *taskSet) leaveSlow(t *Task) {
+	switch p := t.place; p {
 	case placeOrdered, placeHead:
 		s.mu.Lock()
 		t.place = placeNone
@@ -146,12 +152,17 @@ func (s *taskSet) hold() bool {
 
 // release ends a hold.
 func (s *taskSet) release() {
-	v := s.state.Add(-1)
+	if v := s.state.Add(-1); v < 0 || v >= setRemoved {
+		s.releaseSlow(v)
+	}
+}
+
+func (s *taskSet) releaseSlow(v int64) {
 	switch {
 	case v < 0:
 		panic("scsi: a unit was released too often")
-	case v < setRemoved || v&setCount != 0:
-		return // nothing waits, or it waits for more than this
+	case v&setCount != 0:
+		return // what waits, waits for more than this
 	}
 	s.mu.Lock()
 	s.settle(nil)
