@@ -79,6 +79,7 @@ type conn struct {
 	inbox   inbox
 
 	state   connState
+	begun   time.Time // when the loop did
 	now     time.Time // of this round
 	since   time.Time // of the present state
 	active  time.Time // of the last event
@@ -143,8 +144,8 @@ func newConn(s *Server, p *portal, dm iscsi.TargetDatamover) *conn {
 // run is the connection's loop. A panic in it is contained: this connection ends, others go on.
 func (c *conn) run() {
 	defer c.s.wg.Done()
-	c.now = time.Now()
-	c.since, c.active = c.now, c.now
+	c.begun = time.Now()
+	c.now, c.since, c.active = c.begun, c.begun, c.begun
 	c.guard(func() {
 		for c.err == nil {
 			c.round()
@@ -168,15 +169,16 @@ func (c *conn) guard(f func()) {
 // round takes all that has happened, decides, and sends what came of it.
 func (c *conn) round() {
 	events := c.events // a login puts a longer list in their place
-	n, err := c.dm.Wait(events, c.deadline())
-	c.now = time.Now()
+	due := c.deadline()
+	n, err := c.dm.Wait(events, due)
+	c.now = c.begun.Add(time.Since(c.begun)) // time.Now reads the wall clock too, which nothing here needs
 	if n > 0 {
 		c.active = c.now
 	}
 	c.lock()
 	c.handle(events[:n])
 	if err == nil {
-		c.timers()
+		c.timers(due)
 		c.announce()
 		c.timed = c.hasDeadlines()
 	}

@@ -62,8 +62,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// timers does what is due.
-func (c *conn) timers() {
+// timers does what is due: nothing of a state or a task before the deadline of the round, and what has a new, earlier one
+// is looked at in the next.
+func (c *conn) timers(due time.Time) {
 	if c.err != nil {
 		return
 	}
@@ -71,11 +72,14 @@ func (c *conn) timers() {
 		c.fail(c.leaving)
 		return
 	}
-	if d := c.idleDeadline(); !d.IsZero() && !c.now.Before(d) {
-		c.idle()
-	}
 	if c.draining && c.state == connFull {
 		c.drain()
+	}
+	if due.IsZero() || c.now.Before(due) {
+		return
+	}
+	if d := c.idleDeadline(); !d.IsZero() && !c.now.Before(d) {
+		c.idle()
 	}
 	if c.now.Sub(c.checked) >= housekeeping && c.hasDeadlines() {
 		c.checked = c.now
