@@ -62,8 +62,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// timers does what is due: nothing of a state or a task before the deadline of the round, and what has a new, earlier one
-// is looked at in the next.
+// timers does what is due. The round has waited until due, the deadline, at the latest: before it nothing is, and a deadline
+// that this round has made earlier is the next round's.
 func (c *conn) timers(due time.Time) {
 	if c.err != nil {
 		return
