@@ -120,7 +120,7 @@ func (k *checker) backstore(b Backstore, stores map[string]bool) {
 	}
 	stores[b.Name] = true
 	if b.Type == "" {
-		k.failf(path, "no type; give type: ram, file or null")
+		k.failf(path, "no type; give type: and one of %s", list(typeNames()))
 		return
 	}
 	err := backstore.Check(b.Type, b.Options)
@@ -134,6 +134,14 @@ func (k *checker) backstore(b Backstore, stores map[string]bool) {
 	default:
 		k.failf(path+"/"+oe.Option, "%w", err)
 	}
+}
+
+// typeNames lists the kinds of stores.
+func typeNames() (names []string) {
+	for _, t := range backstore.Types() {
+		names = append(names, t.Name)
+	}
+	return names
 }
 
 func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string]bool) {

@@ -201,7 +201,7 @@ func TestMistakes(t *testing.T) {
 		small + "portals: [{listen: 127.0.0.1}, {listen: \"127.0.0.1:3260\"}]\n":    "portals/1/listen: 127.0.0.1:3260 is listened on twice",
 		small + "portals: [{listen: 127.0.0.1, advertise: 0.0.0.0}]\n":              "portals/0/advertise: nobody can connect to 0.0.0.0:3260",
 		small + "portals: [{listen: \"::ffff:192.0.2.1\"}]\n":                       "other hosts can reach",
-		strings.Replace(small, "type: ram, ", "", 1):                                "backstores/vm1: no type; give type: ram, file or null",
+		strings.Replace(small, "type: ram, ", "", 1):                                "backstores/vm1: no type; give type: and one of block, ",
 		strings.Replace(small, "ram, size: 1MiB", "null", 1):                        "backstores/vm1/type: want a text or number, and not nothing",
 		strings.Replace(small, "size: 1MiB", "sizes: 1MiB", 1):                      "backstores/vm1/size: ram store: option size: missing",
 		strings.Replace(small, "size: 1MiB", "size: 1MiB, path: /x", 1):             "x.yaml:3:38: backstores/vm1/path: ram store: option path: not known; there are size",

@@ -50,8 +50,16 @@ func (lu *LogicalUnit) Wait(ctx context.Context) error {
 	return nil
 }
 
-// CapacityChanged takes the store's new size and tells every nexus (CAPACITY DATA HAS CHANGED, 2A/09).
+// CapacityChanged takes the store's new size, also one that somebody else has given to what it lies on
+// (backstore.Measurer), and tells every nexus (CAPACITY DATA HAS CHANGED, 2A/09).
 func (lu *LogicalUnit) CapacityChanged() error {
+	lu.changing.Lock()
+	defer lu.changing.Unlock()
+	if m, ok := lu.store.(backstore.Measurer); ok {
+		if err := m.Measure(); err != nil {
+			return fmt.Errorf("lun %d: %w", lu.number, err)
+		}
+	}
 	if err := lu.measure(); err != nil {
 		return fmt.Errorf("lun %d: %w", lu.number, err)
 	}

@@ -124,6 +124,27 @@ func TestGrow(t *testing.T) {
 	}
 }
 
+// grown is a store on something that others make larger: it knows when it is asked to look.
+type grown struct{ *memory }
+
+func (g grown) Measure() error {
+	g.info.SizeBytes = int64(len(g.b))
+	return g.err
+}
+
+// LU-08: a device that has grown underneath its store.
+func TestCapacityChangedLooksAtTheDevice(t *testing.T) {
+	store := newMemory(4096)
+	b := newBench(t, grown{store})
+	store.b = make([]byte, 8192)
+	require.NoError(t, b.lu.CapacityChanged())
+	assert.EqualValues(t, 16, b.lu.Blocks())
+	assert.Equal(t, "6/2a/09", b.ready(0))
+	store.err = errors.New("gone")
+	require.ErrorIs(t, b.lu.CapacityChanged(), store.err)
+	assert.EqualValues(t, 16, b.lu.Blocks())
+}
+
 // LU-08: a disk shrinks only if that is asked for, and while no command can reach what goes.
 func TestShrink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

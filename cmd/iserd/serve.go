@@ -207,6 +207,7 @@ func (s *service) addTargets(c *conf.Config) error {
 			}
 		}
 	}
+	first := map[string]string{} // a store's first logical unit
 	for _, t := range c.Targets {
 		dev := scsi.NewDevice(scsi.DeviceConfig{
 			Name: string(t.Name), MaxTransfer: uint32(c.Limits.MaxTransfer), State: s.keeper(),
@@ -217,6 +218,13 @@ func (s *service) addTargets(c *conf.Config) error {
 			_, err := dev.Add(l.Number, s.stores[l.Store], scsi.LUConfig{ID: id, ReadOnly: l.ReadOnly, BlockSize: l.BlockSize})
 			if err != nil {
 				return fmt.Errorf("target %s: LUN %d, backstore %s: %w", t.Name, l.Number, l.Store, err)
+			}
+			// Reservations, COMPARE AND WRITE and the order of tasks hold within one unit.
+			if other := first[l.Store]; other == "" {
+				first[l.Store] = fmt.Sprintf("LUN %d of %s", l.Number, t.Name)
+			} else if !s.stores[l.Store].Info().ReadOnly {
+				s.log.Warnf("backstore %s: LUN %d of %s and %s are two disks to initiators, on the same blocks; unless all of them only read, serve it once, through more portals",
+					l.Store, l.Number, t.Name, other)
 			}
 		}
 		if _, err := s.server.AddTarget(targetConfig(&t, dev)); err != nil {

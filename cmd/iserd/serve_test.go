@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -294,4 +295,23 @@ func TestSystemdMayBeAbsent(t *testing.T) {
 	(&service{log: log}).notify("READY=1")
 	require.Equal(t, logrus.WarnLevel, hook.LastEntry().Level)
 	require.True(t, errors.Is(hook.LastEntry().Data["err"].(error), syscall.ENOENT))
+}
+
+// One store served twice is two disks to initiators: the operator is told, unless nobody can write.
+func TestStoreServedTwiceIsToldOf(t *testing.T) {
+	log, hook := test.NewNullLogger()
+	s, err := start(config(t, anyPort, ramStore,
+		`"iqn.2026-01.example:two": {luns: {0: ram}}, "iqn.2026-01.example:ram": {luns: {3: ram}}`), log, noRDMA, nil)
+	require.NoError(t, err)
+	require.NoError(t, s.stop())
+	var warned []string
+	for _, e := range hook.AllEntries() {
+		if e.Level == logrus.WarnLevel && strings.Contains(e.Message, "two disks") {
+			warned = append(warned, e.Message)
+		}
+	}
+	require.Len(t, warned, 1)
+	assert.Contains(t, warned[0], "backstore ram: LUN ")
+	assert.Contains(t, warned[0], "LUN 3 of iqn.2026-01.example:ram")
+	assert.Contains(t, warned[0], "LUN 0 of iqn.2026-01.example:two")
 }
