@@ -105,6 +105,7 @@ func Types() []Type {
 			Name: "null", Summary: "nothing: reads zeros, discards writes", open: openNull,
 			Options: []Option{{Name: "size", Default: "1TiB", Summary: "bytes", check: storeSize}},
 		},
+		patternType(),
 		{
 			Name: "ram", Summary: "memory of this process, lost when it ends", open: openRAM,
 			Options: []Option{{Name: "size", Required: true, Summary: "bytes (1GiB); memory is taken when first written", check: storeSize}},
