@@ -246,7 +246,9 @@ func (p *PatternStore) take(written []run) error {
 func (p *PatternStore) Unmap(off, n int64) error { return p.zero("unmap", off, n) }
 
 // WriteZeroes leaves zeros.
-func (p *PatternStore) WriteZeroes(off, n int64, _, _ bool) error { return p.zero("write zeros", off, n) }
+func (p *PatternStore) WriteZeroes(off, n int64, _, _ bool) error {
+	return p.zero("write zeros", off, n)
+}
 
 func (p *PatternStore) zero(op string, off, n int64) error {
 	err := p.usable(off, n)

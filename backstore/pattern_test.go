@@ -235,7 +235,7 @@ func TestPatternOptions(t *testing.T) {
 func TestPatternDoesNotAllocate(t *testing.T) {
 	p := newPattern(t, nil)
 	data := sectors(0, 64<<10, 2)
-	bufs := [][]byte{data[:48], data[48:48], data[48:8<<10], data[8<<10:]}
+	bufs := [][]byte{data[:48], data[48:48], data[48 : 8<<10], data[8<<10:]}
 	allocs := testing.AllocsPerRun(50, func() {
 		if p.WriteAt(bufs, 0, false) != nil || p.ReadAt(bufs, 0) != nil {
 			t.Error("failed")

@@ -26,7 +26,8 @@ const readyLimit = 20 * time.Second
 
 type notifyKey struct{}
 
-// TestScripts runs testdata/script with the real command. PORT is free, BUSY is taken.
+// TestScripts runs testdata/script with the real command. PORT is free, BUSY is taken; OWN is an
+// address of this process alone, for what has one port an address only (RoCE).
 //
 //	ready             waits for the daemon's sd_notify READY
 //	terminate         sends SIGTERM to the daemon
@@ -60,6 +61,8 @@ func TestScripts(t *testing.T) {
 			e.Defer(func() { _ = notify.Close() })
 			e.Values[notifyKey{}] = notify
 			e.Setenv("NOTIFY_SOCKET", socket.Name)
+			pid := os.Getpid()
+			e.Setenv("OWN", fmt.Sprintf("127.%d.%d.%d", 64+pid>>14&63, pid>>7&127, 1+pid&127))
 			e.Setenv("PORT", fmt.Sprint(free.Addr().(*net.TCPAddr).Port))
 			e.Setenv("BUSY", fmt.Sprint(busy.Addr().(*net.TCPAddr).Port))
 			return nil

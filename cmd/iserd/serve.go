@@ -291,6 +291,7 @@ func (s *service) stop() error {
 	}
 	errs = append(errs, s.closeProviders())
 	for _, name := range slices.Backward(s.names) {
+		s.tellFaults(name)
 		if err := s.stores[name].Close(); err != nil { // flushes too
 			errs = append(errs, fmt.Errorf("backstore %s: %w", name, err))
 		}
@@ -302,6 +303,20 @@ func (s *service) stop() error {
 		errs = append(errs, s.pool.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// tellFaults says at the end what a store for tests has seen or done.
+func (s *service) tellFaults(name string) {
+	switch st := s.stores[name].(type) {
+	case *backstore.FaultStore:
+		if list, forgotten := st.Faults(); len(list) > 0 {
+			s.log.Infof("backstore %s: %d faults were injected", name, forgotten+uint64(len(list)))
+		}
+	case *backstore.PatternStore:
+		if n, first := st.Wrong(); n > 0 {
+			s.log.Warnf("backstore %s: %d wrong sectors were written; the first: %v", name, n, first[0])
+		}
+	}
 }
 
 // url is where an initiator on this host can try: by iSER if that is served.
