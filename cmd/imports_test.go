@@ -34,6 +34,7 @@ var allowed = map[string][]string{
 	"cmd/trace":               {"*"},
 	"cmd/statedir":            {},
 	"cmd/provider":            {"*"},
+	"cmd/dissect":             {"*"},
 	"iser/rdma/roce":          {"iser/rdma", "iser/rdma/roce/wire", "iser/rdma/roce/cm", "iser/rdma/roce/rc", "iser/rdma/roce/link"},
 	"iser/rdma/roce/wire":     {},
 	"iser/rdma/roce/cm":       {},

@@ -16,7 +16,7 @@ type packetFlags struct {
 
 func (p *packetFlags) register(root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&p.path, "pcap", "", "over our own RoCE, write the packets to this `FILE` as pcapng, for Wireshark (docs/TRACE.md)")
+	f.StringVar(&p.path, "pcap", "", "over our own RoCE, write the packets to this `FILE` as pcapng, for iser trace read and Wireshark (docs/TRACE.md)")
 	f.StringVar(&p.limit, "pcap-limit", provider.DefaultPacketLimit, "stop the file at this `SIZE`; 0: never")
 }
 
