@@ -22,7 +22,8 @@ import (
 // A task that has got its buffers needs only the peer (bounded by dataTimeout and the ping), a worker
 // (which never waits for memory) and the store to give them back. Therefore every waiter's turn comes,
 // as long as nobody asks for more than there is: transfers are bounded by the second half. Immediate
-// commands, which the window does not bound, never wait: they get buffers at once or TASK SET FULL.
+// commands, which the window does not bound, have no piece: those that bring data unasked get all that they
+// need at once or TASK SET FULL, and the others, at most spareTasks of a session, wait as all do.
 //
 // A command that is held back behind others of its unit (scsi, taskset.go) comes before all this: it
 // holds its window slot and that slot's piece, and asks for the second half only when it may go on. What

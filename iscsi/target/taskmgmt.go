@@ -47,7 +47,7 @@ type abortSet struct {
 	mate   bool   // asked for on another connection of the session: serial is set
 	byLUN  bool
 	lun    iscsi.LUN
-	by     *scsi.Nexus // not byLUN: only units that are there for it
+	by     *scsi.Nexus // another session asks, and not byLUN: only units that are there for it
 	but    uint64      // serial of a task that does not end
 	serial uint64      // the last task received before
 	fence  fence       // mate: what must have been acknowledged
@@ -157,7 +157,7 @@ func (c *conn) abortMany(op *tmfOp, set abortSet, others bool) {
 			m.postAbort(set)
 		}
 	}
-	set.cleared = false // what the nexus ends of its own
+	set.cleared, set.by = false, nil // of its own the nexus ends all, and knows that it does
 	mate := set
 	mate.mate, mate.serial = true, c.ses.tasks.serial
 	for _, m := range mates {

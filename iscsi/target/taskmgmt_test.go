@@ -401,3 +401,18 @@ func TestAbortsOfADeepQueue(t *testing.T) {
 		}
 	}
 }
+
+// TestAResetEndsTasksOfNoUnit: a target reset spares other sessions' tasks of units that its sender does not see,
+// and none of its own (RFC 7143, 11.5.1): the initiator takes none of their responses after that of the function.
+func TestAResetEndsTasksOfNoUnit(t *testing.T) {
+	b := newBench(t, benchConfig{})
+	c := b.login(tcpTraits, "InitialR2T=No")
+	c.clearUA(0)
+	itt := c.command(iscsi.SCSICommand{Write: true, EDTL: 1024, LUN: 1 << 32}, write10(0, 2), make([]byte, 512))
+	c.tmf(iscsi.TMFRequest{Function: iscsi.TMTargetWarmReset, RefITT: iscsi.ReservedTag})
+	c.tmfResponse(iscsi.TMComplete)
+	var bhs [iscsi.BHSSize]byte
+	(&iscsi.DataOut{Final: true, ITT: itt, TTT: iscsi.ReservedTag, Offset: 512}).Put(&bhs)
+	c.push(bhs, nil, make([]byte, 512))
+	c.ping()
+}
