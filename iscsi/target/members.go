@@ -249,6 +249,7 @@ func (c *conn) leaveSession() {
 		op.over.Store(true)
 		c.openSlot(op.windowed)
 	}
+	c.tmfs = nil
 	c.dropHeld()
 	for i := range ses.tasks.tasks {
 		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree {
