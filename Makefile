@@ -28,7 +28,7 @@ test: ## all tests with the race detector in random order, then once more withou
 conformance: ## libiscsi's whole test suite against iserd, and stgt beside it; needs root on Debian 12 (1 min)
 	.ci/conformance/run.sh
 
-interop: ## the real kernel, LIO, stgt and libiscsi in a QEMU VM; needs root on Debian 12 (12 min)
+interop: ## the real kernel, LIO, stgt and libiscsi in a QEMU VM; needs root on Debian 12 (16 min)
 	.ci/interop/run.sh
 
 lint: ## gofumpt, go vet, staticcheck, go fix, go mod tidy: each must find nothing (2 min cold)

@@ -35,7 +35,7 @@ if [ -z "$cases" ] || [[ " $cases " = *" host_lossy "* ]]; then
 	cases=${cases/host_lossy/}
 	[ -z "${CASES:-}" ] || [ -n "${cases// /}" ] || exit $status
 fi
-"$here/../vm/run.sh" -t 2400 -m 3072 -o "$out" -e CASES="$cases" "$here/guest.sh" "$here/roce.sh" "$here/scsi.sh" "$here/rxe-skip" \
+"$here/../vm/run.sh" -t 3000 -m 3072 -o "$out" -e CASES="$cases" "$here/guest.sh" "$here/roce.sh" "$here/scsi.sh" "$here/rxe-skip" \
 	"$here/../conformance/suites.sh" "$bin"/* || status=$?
 echo "interop: logs in $out" >&2
 exit $status
