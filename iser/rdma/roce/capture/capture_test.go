@@ -98,16 +98,17 @@ func TestWhatIsSeenIsRead(t *testing.T) {
 	s := sight(false, []byte("dddd"), 4)
 	s.Lost = 7
 	c.See(s)
+	c.See(s) // a loss is told once
 	s.Link = there
 	c.See(s) // what a link lost before its first packet is no gap
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
 	c.See(s)
-	assert.Equal(t, Counters{Packets: 5, Bytes: int64(f.Len())}, c.Counters())
+	assert.Equal(t, Counters{Packets: 6, Bytes: int64(f.Len())}, c.Counters())
 
 	ps, err := readAll(f.Bytes())
 	require.Equal(t, io.EOF, err)
-	require.Len(t, ps, 5)
+	require.Len(t, ps, 6)
 	for i, want := range []struct {
 		data string
 		dir  Direction
@@ -119,6 +120,7 @@ func TestWhatIsSeenIsRead(t *testing.T) {
 		{"bbbb", Outbound, 1, 0, "roce 192.0.2.1"},
 		{"cc", Outbound, 2, 0, "roce 192.0.2.1"},
 		{"dddd", Inbound, 0, 7, "roce 192.0.2.1"},
+		{"dddd", Inbound, 0, 0, "roce 192.0.2.1"},
 		{"dddd", Inbound, 0, 0, "roce 192.0.2.2"},
 	} {
 		p := ps[i]
@@ -195,6 +197,25 @@ func TestLimit(t *testing.T) {
 	assert.EqualValues(t, 200, n.Packets)
 	for i, p := range ps {
 		assert.Equal(t, i%2 == 0, len(p.Data) > 1000, "packet %d", i)
+	}
+}
+
+// TestLimitHoldsForTheStatisticsToo, of all interfaces, however close to it the packets come.
+func TestLimitHoldsForTheStatisticsToo(t *testing.T) {
+	for size := 1; size < 100; size += 4 {
+		var f bytes.Buffer
+		c, err := New(&f, Options{Limit: MinLimit})
+		require.NoError(t, err)
+		for i := range 1000 {
+			s := sight(true, make([]byte, size), size)
+			if i%2 == 0 {
+				s.Link = there
+			}
+			c.See(s)
+		}
+		require.NoError(t, c.Close())
+		require.LessOrEqual(t, f.Len(), MinLimit)
+		require.Positive(t, c.Counters().Dropped)
 	}
 }
 
