@@ -9,9 +9,9 @@ const (
 	prATPC = 0x04 // ALL_TG_PT capable
 	prPTPL = 0x01 // PTPL_C in byte 2: APTPL capable; PTPL_A in byte 3: APTPL active
 	prTMV  = 0x80 // TYPE MASK valid
-	// prAllowCommands says that TEST UNIT READY passes every reservation, and that write exclusive lets
-	// MODE SENSE, READ DEFECT DATA and the REPORT SUPPORTED commands through (ALLOW COMMANDS 011b).
-	prAllowCommands = 0x30
+	// prAllowCommands says that TEST UNIT READY and RECEIVE COPY pass every reservation, and that write exclusive
+	// lets MODE SENSE, READ DEFECT DATA and the REPORT SUPPORTED commands through (ALLOW COMMANDS 100b).
+	prAllowCommands = 0x40
 	// prTypeMask has all types.
 	prTypeMask = 0xea01
 

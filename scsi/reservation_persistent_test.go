@@ -101,7 +101,7 @@ func TestPersistentReserveInBytes(t *testing.T) {
 		45 00 0024 69716e2e 32303236 2d30312e 74657374 3a622c69 2c307830 30303233 64303030 30303200
 		ffffffff00000001 00000000 00 00 00000000 0002 00000028
 		45 00 0024 69716e2e 32303236 2d30312e 74657374 3a632c69 2c307830 30303233 64303030 30303300`), c.in(prReadFullStatus))
-	assert.Equal(t, golden(t, "0008 1c b0 ea01 0000"), a.in(prReportCapabilities), "no APTPL without a place to keep it")
+	assert.Equal(t, golden(t, "0008 1c c0 ea01 0000"), a.in(prReportCapabilities), "no APTPL without a place to keep it")
 
 	require.Equal(t, "good", a.out(prRelease, writeExclusiveRegistrantsOnly, list(keyA, 0, 0)))
 	require.Equal(t, "2a/04", b.attentions())
@@ -509,9 +509,9 @@ func TestReservationsSurviveWithAPTPL(t *testing.T) {
 	k := &keeper{}
 	a := kept(t, k)
 	b := a.peer(portB, 2)
-	assert.Equal(t, golden(t, "0008 1d b0 ea01 0000"), a.in(prReportCapabilities))
+	assert.Equal(t, golden(t, "0008 1d c0 ea01 0000"), a.in(prReportCapabilities))
 	require.Equal(t, "good", a.out(prRegister, 0, list(0, keyA, prAPTPL)))
-	assert.Equal(t, golden(t, "0008 1d b1 ea01 0000"), a.in(prReportCapabilities))
+	assert.Equal(t, golden(t, "0008 1d c1 ea01 0000"), a.in(prReportCapabilities))
 	require.Equal(t, "good", b.out(prRegister, 0, list(0, keyB, prAPTPL)))
 	require.Equal(t, "good", b.out(prReserve, exclusiveAccessRegistrantsOnly, list(keyB, 0, 0)))
 	before := b.in(prReadFullStatus)[4:]
@@ -524,7 +524,7 @@ func TestReservationsSurviveWithAPTPL(t *testing.T) {
 	c := a.peer(portC, 1)
 	assert.Equal(t, before, b.in(prReadFullStatus)[4:])
 	assert.Equal(t, golden(t, "00000000"), b.in(prReadFullStatus)[:4], "PRGENERATION starts again")
-	assert.Equal(t, golden(t, "0008 1d b1 ea01 0000"), a.in(prReportCapabilities))
+	assert.Equal(t, golden(t, "0008 1d c1 ea01 0000"), a.in(prReportCapabilities))
 	assert.Equal(t, ReservationConflict, c.status(cdb10(0x28, 0, 0, 0)...))
 	assert.Equal(t, Good, b.status(cdb10(0x28, 0, 0, 0)...))
 
