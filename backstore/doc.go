@@ -3,6 +3,9 @@
 //
 //	s, err := backstore.Open("file", backstore.Options{"path": "/srv/a.img", "size": "64GiB"})
 //
+// A store that wraps another one (Wraps) is made by OpenOver. Two are for tests of everything else: FaultStore does
+// wrong what it is told to, PatternStore is a disk of any size that computes its blocks and checks what is written.
+//
 // What only some stores can do (give space back, zero, tell extents, change size) are interfaces of their own
 // in optional.go; callers ask by a type assertion.
 //
