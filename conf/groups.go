@@ -42,6 +42,7 @@ func (r *reader) redirect(to **Redirect) func(ast.Node, string) {
 func (r *reader) numbers(to *[]int) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
 		*to = nil
+		r.some(n, path)
 		r.items(n, path, func(n ast.Node, path string) {
 			var v int
 			r.number(&v)(n, path)

@@ -113,6 +113,23 @@ func (r *reader) items(n ast.Node, path string, read func(n ast.Node, path strin
 	}
 }
 
+// some refuses a list in which nothing stands. Without its key there is no limit, and that is not what an empty
+// list of who may log in, or of where, looks like.
+func (r *reader) some(n ast.Node, path string) {
+	empty := false
+	switch l := n.(type) {
+	case *ast.SequenceNode:
+		empty = len(l.Values) == 0
+	case *ast.MappingNode:
+		empty = len(l.Values) == 0
+	case *ast.NullNode:
+		empty = true
+	}
+	if empty {
+		r.failf(n.GetToken(), path, "nothing stands in it; leave it out if there is to be no limit")
+	}
+}
+
 // wrong says what was expected and what is there.
 func (r *reader) wrong(n ast.Node, path, want string) {
 	r.failf(n.GetToken(), path, "want %s, and not %s", want, describe(n))

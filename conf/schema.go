@@ -121,10 +121,12 @@ func (r *reader) target(p pair) Target {
 			}
 		}},
 		field{"allow", func(n ast.Node, path string) {
+			r.some(n, path)
 			r.items(n, path, func(n ast.Node, path string) { r.allow(n, path, &t) })
 		}},
 		field{"auth", r.auth(&t.Auth)},
 		field{"initiators", func(n ast.Node, path string) {
+			r.some(n, path)
 			for _, i := range r.pairs(n, path) {
 				r.initiator(i, &t)
 			}
