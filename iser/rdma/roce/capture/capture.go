@@ -31,6 +31,10 @@ const (
 	maxInterfaces = 1 << 10
 	// closePatience is how long Close waits for a pipe that nobody empties.
 	closePatience = 5 * time.Second
+	// flushDelay is how long packets wait for others to be written with, and flushSize how many bytes of them there
+	// are at most until they wait no longer: to wake the writer for each run would take the processor from the data path.
+	flushDelay = 10 * time.Millisecond
+	flushSize  = 256 << 10
 )
 
 // Counters of a Capture.
@@ -46,6 +50,7 @@ type Capture struct {
 	o     Options
 	start time.Time
 	wake  chan struct{} // there is something to write
+	many  chan struct{} // there is much, or Close waits
 	done  chan struct{} // the writer has ended
 
 	mu       sync.Mutex // guards what follows; held for as long as copying a run of packets takes
@@ -82,7 +87,7 @@ func New(w io.Writer, o Options) (*Capture, error) {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
 	c := &Capture{
-		w: w, o: o, start: time.Now(), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		w: w, o: o, start: time.Now(), wake: make(chan struct{}, 1), many: make(chan struct{}, 1), done: make(chan struct{}),
 		buf: make([]byte, 0, o.Queue), spare: make([]byte, 0, o.Queue), index: map[netip.Addr]*iface{}, size: int64(len(head)),
 	}
 	c.counters.Bytes = c.size
@@ -114,9 +119,19 @@ func (c *Capture) See(s link.Sight) {
 		c.packet(f, now, &s, b[:n], i)
 		b = b[n:]
 	}
+	if len(c.buf) > 0 {
+		signal(c.wake)
+	}
+	if len(c.buf) >= min(flushSize, cap(c.buf)/2) {
+		signal(c.many)
+	}
+}
+
+// signal tells the writer, unless it has been told and has not looked yet.
+func signal(c chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
-	default: // it has not looked yet
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -174,7 +189,14 @@ func (c *Capture) packet(f *iface, now time.Time, s *link.Sight, p []byte, i uin
 // write is the writer: it takes all that waits, whole blocks, and writes them at once.
 func (c *Capture) write() {
 	defer close(c.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for range c.wake {
+		timer.Reset(flushDelay)
+		select {
+		case <-c.many:
+		case <-timer.C:
+		}
 		c.flush()
 	}
 	c.flush()
@@ -244,6 +266,7 @@ func (c *Capture) Close() error {
 	if d, ok := c.w.(interface{ SetWriteDeadline(time.Time) error }); ok {
 		_ = d.SetWriteDeadline(time.Now().Add(closePatience)) // an ordinary file has none and needs none
 	}
+	signal(c.many)
 	close(c.wake)
 	<-c.done
 	c.end()

@@ -157,12 +157,14 @@ func TestAFileThatIsSlowLosesPackets(t *testing.T) {
 		require.NoError(t, err)
 		data := bytes.Repeat([]byte{1}, 1000)
 		c.See(sight(true, data, 1000))
+		time.Sleep(flushDelay)
 		synctest.Wait() // the writer has it, and waits
 		for range 10 {
 			c.See(sight(true, data, 1000))
 		}
 		assert.EqualValues(t, 7, c.Counters().Dropped, "three more fit the queue")
 		close(g.open)
+		time.Sleep(flushDelay)
 		synctest.Wait()
 		c.See(sight(true, data, 1000))
 		require.NoError(t, c.Close())
