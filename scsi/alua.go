@@ -79,11 +79,16 @@ func (s AccessState) refuse(op *operation) error {
 // reachable is nil if the unit takes a command through a port. Until a group of it has limits this is one
 // atomic load.
 func (lu *LogicalUnit) reachable(port uint16, op *operation) error {
+	return lu.access(port).refuse(op)
+}
+
+// access is the state of a port's group if it has limits, else Optimized.
+func (lu *LogicalUnit) access(port uint16) AccessState {
 	limited := lu.limited.Load()
 	if limited == nil {
-		return nil
+		return Optimized
 	}
-	return (*limited)[port].refuse(op)
+	return (*limited)[port]
 }
 
 // setAccessLocked puts a unit's group into a state, and tells every nexus but by of a change.

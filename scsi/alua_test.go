@@ -119,6 +119,23 @@ func TestCommandsAllowedInAccessStates(t *testing.T) {
 	}
 }
 
+// INQUIRY says through which port the unit cannot be had: PERIPHERAL QUALIFIER 001b (SPC-4, 5.16.2.4.5).
+func TestUnavailableUnitIsNotConnected(t *testing.T) {
+	one, two := twoPaths(t)
+	for _, s := range []AccessState{Optimized, NonOptimized, Standby, Unavailable, Transitioning, Optimized} {
+		require.NoError(t, one.d.SetPortGroupState(2, s))
+		want := byte(0)
+		if s == Unavailable {
+			want = 0x20
+		}
+		for page := range 2 { // standard data, and a VPD page
+			assert.Equal(t, want, inquiry(two, 0, byte(page), byte(0x83*page)).data[0], "%v", s)
+			assert.Zero(t, inquiry(one, 0, byte(page), byte(0x83*page)).data[0], "the other group")
+		}
+	}
+	assert.Equal(t, byte(noUnitByte), inquiry(two, 1, 0, 0).data[0])
+}
+
 func TestStatesChange(t *testing.T) {
 	one, two := twoPaths(t)
 	assert.Equal(t, "2/04/0b", two.ready(0))

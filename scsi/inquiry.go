@@ -8,6 +8,8 @@ import (
 const (
 	// noUnitByte is byte 0 of INQUIRY data where no unit is: qualifier 3 (not capable of one), type 1Fh.
 	noUnitByte = 0x7f
+	// unavailableByte is byte 0 through a port group in the unavailable state: qualifier 1, type 0.
+	unavailableByte = 0x20
 
 	standardInquiryLen = 96
 
@@ -41,16 +43,26 @@ func prepareInquiry(d *Device, t *Task) error {
 	if page != 0 {
 		return invalidField(2, 7) // SPC-4, 6.6.1: only with EVPD
 	}
-	t.reply(d.standardInquiry(t.lu), allocation)
+	t.reply(d.standardInquiry(t.peripheral()), allocation)
 	return nil
 }
 
-// standardInquiry makes standard INQUIRY data (SPC-4, 6.6.2).
-func (d *Device) standardInquiry(lu *LogicalUnit) []byte {
-	b := make([]byte, standardInquiryLen)
-	if lu == nil {
-		b[0] = noUnitByte
+// peripheral is byte 0 of INQUIRY data and of VPD pages: PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE, which
+// depend on the port's access state (SPC-4, 5.16.2.4.5).
+func (t *Task) peripheral() byte {
+	switch {
+	case t.lu == nil:
+		return noUnitByte
+	case t.lu.access(t.Nexus.relativePort) == Unavailable:
+		return unavailableByte
 	}
+	return 0
+}
+
+// standardInquiry makes standard INQUIRY data (SPC-4, 6.6.2).
+func (d *Device) standardInquiry(peripheral byte) []byte {
+	b := make([]byte, standardInquiryLen)
+	b[0] = peripheral
 	b[2] = 0x06                   // VERSION: SPC-4
 	b[3] = 0x10 | 0x02            // HISUP, RESPONSE DATA FORMAT
 	b[4] = standardInquiryLen - 5 // ADDITIONAL LENGTH

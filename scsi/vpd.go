@@ -57,7 +57,7 @@ func (d *Device) vpd(t *Task, page byte) []byte {
 	default:
 		return nil
 	}
-	b := binary.BigEndian.AppendUint16([]byte{0, page}, uint16(len(body)))
+	b := binary.BigEndian.AppendUint16([]byte{t.peripheral(), page}, uint16(len(body)))
 	return append(b, body...)
 }
 
