@@ -29,14 +29,10 @@ type Negotiation struct {
 	keys        [keyCount]keyState
 }
 
-// NewNegotiation starts one. The session type is only known to a target once SessionType has been
-// received: it may be set until then by SetDiscovery.
+// NewNegotiation starts one. A target can do so once it has received SessionType.
 func NewNegotiation(role Role, tr Traits, c Config, discovery bool) *Negotiation {
 	return &Negotiation{role: role, traits: tr, config: c, discovery: discovery}
 }
-
-// SetDiscovery tells the session's type.
-func (n *Negotiation) SetDiscovery(discovery bool) { n.discovery = discovery }
 
 // SetFullFeature tells that login is over: from now on only MaxRecvDataSegmentLength may change, all other
 // known keys are answered Reject (RFC 7143, 13: "Use: LO" and "IO").

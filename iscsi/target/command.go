@@ -33,10 +33,7 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 	t.windowed, t.aborted, t.prepared, t.refused, t.full, t.panicked = windowed, false, false, false, false, nil
 	t.unsolicited, t.dataSN, t.sent = 0, 0, 0
 	t.transfer.LUN, t.transfer.EDTL, t.transfer.Remote = cmd.LUN, cmd.EDTL, ev.Remote
-	t.transfer.Unsolicited = n
-	if !cmd.Final {
-		t.transfer.Unsolicited = max(n, min(c.params.FirstBurstLength, cmd.EDTL))
-	}
+	t.transfer.Unsolicited = c.params.Announced(cmd.EDTL, n, cmd.Final)
 	// Data that was announced against InitialR2T=Yes is not waited for: it ends the session when it comes.
 	t.due = !cmd.Final && !c.params.InitialR2T && n < t.transfer.Unsolicited
 	t.device = c.ses.target.c.Device
