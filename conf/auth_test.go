@@ -31,7 +31,7 @@ func secretFile(t testing.TB, text string, mode os.FileMode) string {
 
 func TestAccess(t *testing.T) {
 	file := secretFile(t, "from a file, long\n", 0o640)
-	c, err := conf.Parse("x.yaml", []byte(fmt.Sprintf(`version: 1
+	c, err := conf.Parse("x.yaml", fmt.Appendf(nil, `version: 1
 targets:
   iqn.2026-01.example:a:
     luns: {0: vm1, 1: vm1}
@@ -52,7 +52,7 @@ auth:
   secret_file: %s
   mutual: {user: disk, secret: secret of the disk}
   algorithms: [sha256, md5]
-`, file)))
+`, file))
 	require.NoError(t, err)
 	require.Len(t, c.Warnings, 1)
 	assert.Equal(t, "target iqn.2026-01.example:a: one secret proves all of iqn.2026-01.example:b, those without an entry, so that each can "+

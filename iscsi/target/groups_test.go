@@ -103,12 +103,13 @@ func TestAddressesThatThePeerCanUse(t *testing.T) {
 			b.serve("tcp", l, PortalConfig{})
 		}
 		b.serve("tcp", "[fe80::9]:10", PortalConfig{Tag: 7, Advertise: netip.MustParseAddrPort("[2001:db8::9]:860")})
-		want := "TargetName=" + testTarget + "\n"
+		var want strings.Builder
+		want.WriteString("TargetName=" + testTarget + "\n")
 		for a := range strings.FieldsSeq(row.want) {
-			want += "TargetAddress=" + a + ",1\n"
+			want.WriteString("TargetAddress=" + a + ",1\n")
 		}
-		want += "TargetAddress=[2001:db8::9]:860,7\n"
-		assert.Equal(t, want, b.through(1, row.here).discover("All"), "connected to %s", row.here)
+		want.WriteString("TargetAddress=[2001:db8::9]:860,7\n")
+		assert.Equal(t, want.String(), b.through(1, row.here).discover("All"), "connected to %s", row.here)
 	}
 }
 
