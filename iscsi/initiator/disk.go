@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
@@ -36,6 +37,9 @@ type Disk struct {
 	blockSize int
 	piece     int // bytes of the longest READ or WRITE
 	readOnly  bool
+	limits    limits
+
+	partial sync.Mutex // of File: one block is changed in part at a time
 }
 
 // Disk waits for the unit to be ready (unit attentions are taken and logged) and reads its capacity.
@@ -118,24 +122,6 @@ func (d *Disk) setCapacity(last uint64, blockSize uint32) error {
 	return nil
 }
 
-// readLimits heeds MAXIMUM TRANSFER LENGTH (SBC-3, 6.5.3). Units without the page have none.
-func (d *Disk) readLimits(ctx context.Context) error {
-	b, err := d.s.Inquiry(ctx, d.lun, true, pageBlockLimit)
-	var st *StatusError
-	switch {
-	case errors.As(err, &st):
-		return nil
-	case err != nil:
-		return err
-	}
-	if len(b) >= 12 {
-		if most := binary.BigEndian.Uint32(b[8:]); most != 0 && uint64(most) < uint64(d.piece/d.blockSize) {
-			d.piece = int(most) * d.blockSize
-		}
-	}
-	return nil
-}
-
 // readProtection reads the WP bit (SPC-4, 7.5.6; SBC-3, 6.4.1). A unit without mode pages can be written.
 func (d *Disk) readProtection(ctx context.Context) error {
 	b, err := d.s.attentive(ctx, d.lun, []byte{opModeSense6, 0, 0x3f, 0, 4, 0}, 4)
@@ -210,7 +196,7 @@ type piece struct {
 }
 
 func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) error {
-	if err := d.checkRange(len(p), off); err != nil {
+	if err := d.checkRange(int64(len(p)), off); err != nil {
 		return fmt.Errorf("lun %s: %w", d.lun, err)
 	}
 	// The caller's context, not one of our own, ends the pieces: after an error those in flight are waited
@@ -248,12 +234,12 @@ func (d *Disk) failed(q *piece, write bool, err error) error {
 	return fmt.Errorf("lun %s: %s %d bytes at %d: %w", d.lun, what, len(q.p), q.off, err)
 }
 
-func (d *Disk) checkRange(n int, off int64) error {
+func (d *Disk) checkRange(n, off int64) error {
 	bs := int64(d.blockSize)
 	switch {
-	case off < 0 || off%bs != 0 || int64(n)%bs != 0:
+	case n < 0 || off < 0 || off%bs != 0 || n%bs != 0:
 		return fmt.Errorf("%d bytes at %d are not whole blocks of %d", n, off, bs)
-	case off > d.SizeBytes() || int64(n) > d.SizeBytes()-off:
+	case off > d.SizeBytes() || n > d.SizeBytes()-off:
 		return fmt.Errorf("%d bytes at %d reach beyond the end at %d", n, off, d.SizeBytes())
 	}
 	return nil

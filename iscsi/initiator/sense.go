@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"encoding/binary"
 	"fmt"
 )
 
@@ -27,6 +28,7 @@ const (
 	keyNotReady       = 0x2
 	keyIllegalRequest = 0x5
 	keyUnitAttention  = 0x6
+	keyMiscompare     = 0xe
 )
 
 // Error says the status and, for CHECK CONDITION, the sense in words, with the numbers behind.
@@ -66,6 +68,24 @@ func parseSense(b []byte) (key, asc, ascq uint8) {
 		key, asc, ascq = at(1)&0xf, at(2), at(3)
 	}
 	return key, asc, ascq
+}
+
+// information is the INFORMATION field of sense data, if it is there and valid (SPC-4, 4.5.2.2 and 4.5.3).
+func information(b []byte) (value uint64, ok bool) {
+	if len(b) < 8 {
+		return 0, false
+	}
+	switch b[0] & 0x7f {
+	case 0x70, 0x71:
+		return uint64(binary.BigEndian.Uint32(b[3:])), b[0]&0x80 != 0
+	case 0x72, 0x73:
+		for d := b[8:]; len(d) >= 2 && len(d) >= 2+int(d[1]); d = d[2+int(d[1]):] {
+			if d[0] == 0 && d[1] == 0x0a {
+				return binary.BigEndian.Uint64(d[4:]), d[2]&0x80 != 0
+			}
+		}
+	}
+	return 0, false
 }
 
 func statusWords(status uint8) string {
