@@ -30,6 +30,7 @@ var allowed = map[string][]string{
 	"iser":                    {"iscsi", "iscsi/arena", "iser/rdma"},
 	"iscsi/target":            {"iscsi", "iscsi/arena", "iscsi/chap", "scsi", "backstore"},
 	"iscsi/initiator":         {"iscsi", "iscsi/chap"},
+	"iscsi/initiator/dial":    {"iscsi", "iscsi/chap", "iscsi/initiator", "iscsi/tcp", "iser", "iser/rdma", "iser/rdma/roce", "iser/rdma/verbs"},
 	"conf":                    {"iscsi", "iscsi/chap", "scsi", "backstore"},
 	"cmd/trace":               {"*"},
 	"cmd/statedir":            {},

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi/chap"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 )
 
 // The environment variables that hold secrets, for those who want none in a command line or file.
@@ -89,34 +89,5 @@ func (a *app) warnOnce(what string) {
 	}
 }
 
-// parseUser reads USER[%SECRET] as libiscsi does: the first % ends the name.
-func (l *location) parseUser(s string) error {
-	l.user, l.secret, _ = strings.Cut(s, "%")
-	if l.user == "" {
-		return fmt.Errorf("no user name before @")
-	}
-	return nil
-}
-
 // shownURL is a URL, or what was meant to be one, without its secrets.
-func shownURL(s string) string {
-	if i, j := strings.Index(s, "://"), userEnd(s); i >= 0 && j > i {
-		user, _, secret := strings.Cut(s[i+3:j], "%")
-		if secret {
-			user += "%..."
-		}
-		s = s[:i+3] + user + s[j:]
-	}
-	if i := strings.Index(s, passwordKey+"="); i >= 0 {
-		rest := ""
-		if j := strings.IndexByte(s[i:], '&'); j >= 0 {
-			rest = s[i+j:]
-		}
-		s = s[:i] + passwordKey + "=..." + rest
-	}
-	return s
-}
-
-// userEnd is where the user part of a URL ends, -1 without one: at the last @, since a secret may hold any character
-// but nothing behind it has an @.
-func userEnd(s string) int { return strings.LastIndexByte(s, '@') }
+func shownURL(s string) string { return dial.Redact(s) }

@@ -1,10 +1,15 @@
 package initiator_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
+	"net/netip"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/goiser/goiser/backstore"
@@ -12,13 +17,40 @@ import (
 	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iscsi/tcp"
+	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/roce"
 	"github.com/goiser/goiser/scsi"
 )
 
 // portal serves a RAM disk for the examples, which would otherwise need an address of yours.
 func portal() (address string, stop func()) {
+	l, err := tcp.Listen("127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	return l.Addr().String(), serveRAM(l)
+}
+
+// iserPortal does it over iSER, at an address that other processes on this machine do not use.
+func iserPortal() (address string, stop func()) {
+	pid := os.Getpid()
+	a := netip.AddrFrom4([4]byte{127, byte(64 + pid>>14&63), byte(pid >> 7 & 127), byte(1 + pid&127)})
+	rdma := roce.New(roce.Options{Addr: a})
+	l, err := iser.Listen(rdma, netip.AddrPortFrom(a, 3260), iser.TargetConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	end := serveRAM(l)
+	return a.String(), func() {
+		end()
+		_ = rdma.Close()
+	}
+}
+
+func serveRAM(l iscsi.Listener) (stop func()) {
 	pool, err := arena.New(16 * arena.ChunkSize)
 	if err != nil {
 		log.Fatal(err)
@@ -32,21 +64,131 @@ func portal() (address string, stop func()) {
 		log.Fatal(err)
 	}
 	s := target.New(target.Config{Pool: pool})
-	if _, err = s.AddTarget(target.TargetConfig{Name: "iqn.2026-01.com.example:disk", Device: dev, Negotiate: iscsi.DefaultConfig()}); err != nil {
+	if err = s.RegisterMemory(ram.(backstore.Mapper).Memory()); err != nil {
 		log.Fatal(err)
 	}
-	l, err := tcp.Listen("127.0.0.1:0")
-	if err != nil {
+	if _, err = s.AddTarget(target.TargetConfig{Name: "iqn.2026-01.com.example:disk", Device: dev, Negotiate: iscsi.DefaultConfig()}); err != nil {
 		log.Fatal(err)
 	}
 	if err = s.Serve(l, target.PortalConfig{}); err != nil {
 		log.Fatal(err)
 	}
-	return l.Addr().String(), func() {
+	return func() {
 		_ = s.Shutdown(context.Background())
 		_ = pool.Close()
 		_ = ram.Close()
 	}
+}
+
+// Dial a disk over iSER, write to it, and verify what it keeps. For TCP the URL starts with iscsi://.
+func Example() {
+	address, stop := iserPortal()
+	defer stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+
+	disk, err := dial.Dial(ctx, "iser://"+address+"/iqn.2026-01.com.example:disk/0?rdma=roce")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer disk.Close()
+
+	data := bytes.Repeat([]byte("what was written is what is read"), 2048)
+	if err := disk.WriteAt(ctx, data, 8192); err != nil {
+		log.Fatal(err)
+	}
+	if err := disk.Flush(ctx); err != nil { // now it is safe from a power cut
+		log.Fatal(err)
+	}
+	got := make([]byte, len(data))
+	if err := disk.ReadAt(ctx, got, 8192); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(got), "bytes, as written:", bytes.Equal(got, data))
+	// Output: 65536 bytes, as written: true
+}
+
+// Use a disk as a file: byte offsets of any alignment, for all that takes an io.ReaderAt or io.WriterAt.
+func ExampleDisk_File() {
+	address, stop := portal()
+	defer stop()
+	ctx := context.Background()
+	disk, err := dial.Dial(ctx, "iscsi://"+address+"/iqn.2026-01.com.example:disk/0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer disk.Close()
+
+	f := disk.File(ctx)
+	if _, err := io.Copy(io.NewOffsetWriter(f, 1000), strings.NewReader("hello, world")); err != nil {
+		log.Fatal(err)
+	}
+	got, err := io.ReadAll(io.NewSectionReader(f, 1007, 5))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", got)
+	// Output: world
+}
+
+// Add to a counter in a block that others add to as well: CompareAndWrite writes only if nobody was faster.
+func ExampleDisk_CompareAndWrite() {
+	address, stop := portal()
+	defer stop()
+	ctx := context.Background()
+	disk, err := dial.Dial(ctx, "iscsi://"+address+"/iqn.2026-01.com.example:disk/0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer disk.Close()
+
+	old, now := make([]byte, disk.BlockSize()), make([]byte, disk.BlockSize())
+	for {
+		if err := disk.ReadAt(ctx, old, 0); err != nil {
+			log.Fatal(err)
+		}
+		copy(now, old)
+		now[0]++
+		err := disk.CompareAndWrite(ctx, old, now, 0)
+		if _, faster := errors.AsType[*initiator.MiscompareError](err); faster {
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		break
+	}
+	fmt.Println("counter:", now[0])
+	// Output: counter: 1
+}
+
+// Keep a disk to ourselves, by a persistent reservation.
+func ExampleDisk_Reserve() {
+	address, stop := portal()
+	defer stop()
+	ctx := context.Background()
+	disk, err := dial.Dial(ctx, "iscsi://"+address+"/iqn.2026-01.com.example:disk/0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer disk.Close()
+
+	const key = 0x6f75727321
+	if err := disk.RegisterAndIgnore(ctx, key, false); err != nil {
+		log.Fatal(err)
+	}
+	switch err := disk.Reserve(ctx, key, initiator.WriteExclusive); {
+	case errors.Is(err, initiator.ErrReservationConflict):
+		log.Fatal("another host has it")
+	case err != nil:
+		log.Fatal(err)
+	}
+	r, err := disk.ReadReservation(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("held by %#x\n", r.Key)
+	// Output: held by 0x6f75727321
 }
 
 // Prove who we are, and have the target prove who it is, by secrets that no log and no error shows.

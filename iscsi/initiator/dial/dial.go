@@ -1,0 +1,165 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/chap"
+	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/tcp"
+	"github.com/goiser/goiser/iser"
+)
+
+// Dial logs in to the target of a URL, which names a target, and opens the logical unit of it, 0 if none is named.
+// Close the disk. Who opens several at a time needs one Dialer: our RoCE has a UDP port of the host for itself.
+//
+// Errors are those of ParseURL, initiator.Open and Session.Disk.
+func Dial(ctx context.Context, url string) (*Disk, error) {
+	d := &Dialer{}
+	disk, err := d.Dial(ctx, url)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	disk.dialer = d
+	return disk, nil
+}
+
+// A Dialer opens disks, with what they have in common. The zero value will do. Its methods may be called from many
+// goroutines; the exported fields are not changed after the first call.
+type Dialer struct {
+	// Options are how sessions are opened. A user and secret in the URL go before the
+	// credentials here; a user without secret takes the secret from here.
+	Options initiator.Options
+	// Source is the local address for our RoCE; the zero value takes that of the route to the target.
+	Source netip.Addr
+	// ISER sets up connections over iSER.
+	ISER iser.InitiatorConfig
+
+	mu        sync.Mutex
+	closed    bool
+	resolvers map[string]*resolver // by URL.RDMA
+}
+
+// A Disk is a logical unit with a session of its own.
+type Disk struct {
+	*initiator.Disk
+	session *initiator.Session
+	dialer  *Dialer // closed with the disk; nil: it is the caller's
+}
+
+// Session is the disk's session, for commands of one's own, task management and pings.
+func (d *Disk) Session() *initiator.Session { return d.session }
+
+// Close logs out. The error is that of a session that was already lost.
+func (d *Disk) Close() error {
+	err := d.session.Close()
+	if d.dialer != nil {
+		err = errors.Join(err, d.dialer.Close())
+	}
+	return err
+}
+
+// Dial is as the function Dial.
+func (d *Dialer) Dial(ctx context.Context, url string) (*Disk, error) {
+	u, err := ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	if u.Target == "" {
+		return nil, fmt.Errorf("dial %s: the URL names no target", u)
+	}
+	tr, o, err := d.prepare(&u)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", u, err)
+	}
+	s, err := initiator.Open(ctx, tr, u.Address, u.Target, o)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", u, err)
+	}
+	disk, err := s.Disk(ctx, iscsi.LUNFromNumber(max(u.LUN, 0)))
+	if err != nil {
+		_ = s.Close() // what is wrong with the disk is what the caller has to know
+		return nil, fmt.Errorf("dial %s: %w", u, err)
+	}
+	return &Disk{Disk: disk, session: s}, nil
+}
+
+// Discover asks the portal of a URL for its targets.
+func (d *Dialer) Discover(ctx context.Context, url string) ([]initiator.TargetRecord, error) {
+	u, err := ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	tr, o, err := d.prepare(&u)
+	if err != nil {
+		return nil, fmt.Errorf("discover %s: %w", u, err)
+	}
+	return initiator.Discover(ctx, tr, u.Address, o)
+}
+
+// Close ends connections over RDMA that are still open and frees what they share. The Dialer opens nothing any more.
+func (d *Dialer) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	var errs []error
+	for _, r := range d.resolvers {
+		errs = append(errs, r.close())
+	}
+	d.resolvers = nil
+	return errors.Join(errs...)
+}
+
+// prepare makes the transport and the options for a URL.
+func (d *Dialer) prepare(u *URL) (initiator.Transport, initiator.Options, error) {
+	o := d.Options
+	var err error
+	if o.CHAP, err = credentials(u, o.CHAP); err != nil {
+		return nil, o, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, o, fmt.Errorf("dialer: %w", net.ErrClosed)
+	}
+	if u.Transport == "tcp" {
+		return &tcp.Dialer{}, o, nil
+	}
+	r := d.resolvers[u.RDMA]
+	if r == nil {
+		if r, err = open(u.RDMA, d.Source); err != nil {
+			return nil, o, err
+		}
+		if d.resolvers == nil {
+			d.resolvers = map[string]*resolver{}
+		}
+		d.resolvers[u.RDMA] = r
+	}
+	return &iser.Dialer{Provider: r, Config: d.ISER}, o, nil
+}
+
+// credentials are those of a URL or, where it has no secret, of the options.
+func credentials(u *URL, known *chap.Credentials) (*chap.Credentials, error) {
+	switch {
+	case u.User == "" && u.MutualUser != "":
+		return nil, errors.New("only a target to which we prove who we are proves itself: write USER@ before the host")
+	case u.User == "", u.Secret == "" && known != nil && known.User == u.User:
+		return known, nil
+	}
+	c := &chap.Credentials{User: u.User, MutualUser: u.MutualUser}
+	var err error
+	if c.Secret, err = chap.NewSecret(u.Secret); err != nil {
+		return nil, fmt.Errorf("CHAP user %q: %w", u.User, err)
+	}
+	if u.MutualUser != "" {
+		if c.MutualSecret, err = chap.NewSecret(u.MutualSecret); err != nil {
+			return nil, fmt.Errorf("mutual CHAP user %q: %w", u.MutualUser, err)
+		}
+	}
+	return c, nil
+}
