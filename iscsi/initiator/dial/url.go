@@ -97,6 +97,9 @@ func hostPort(s string) (string, error) {
 			return "", fmt.Errorf("IPv6 address %q: write it in brackets", s)
 		}
 	}
+	if host == "" || strings.ContainsAny(host, "[]") {
+		return "", fmt.Errorf("host %q", s)
+	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return "", fmt.Errorf("port %q: want 1 to 65535", port)
 	}

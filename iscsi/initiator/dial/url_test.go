@@ -41,7 +41,7 @@ func TestParseURLRefusesWithoutTellingSecrets(t *testing.T) {
 func FuzzParseURL(f *testing.F) {
 	for _, s := range []string{
 		"iser://10.0.0.1/iqn.2026-01.example:a/5", "iscsi://u%s@[fe80::1]:99/iqn.2026-01.example:a", "iser://x?rdma=roce",
-		"iscsi://u@h?target_user=d&target_password=p", "iser://[x", "iser://a%b@c@d",
+		"iscsi://u@h?target_user=d&target_password=p", "iser://[x", "iscsi://00@[0000000]0", "iscsi://:1", "iser://a%b@c@d",
 	} {
 		f.Add(s)
 	}
