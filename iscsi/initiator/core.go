@@ -75,6 +75,8 @@ type core struct {
 	aborted []*task // abortSent, at most maxAborts
 	slots   [slotCount]management
 
+	proved bool // a command has been answered
+
 	taskFreed, managementFreed int // since the loop last gave tokens back
 
 	heard    time.Time // of the last PDU
@@ -146,7 +148,7 @@ func (c *core) refuse(r *request, err error) {
 	} else {
 		c.managementFreed++
 	}
-	c.finish(r, err)
+	c.finish(r, &lostError{err, true})
 }
 
 // giveUp handles a cancellation.
@@ -303,7 +305,7 @@ func (c *core) end(err error) {
 		if t.answered {
 			c.finish(r, r.err)
 		} else {
-			c.finish(r, err)
+			c.finish(r, &lostError{err, !t.sent})
 		}
 	}
 	for i := range c.slots {

@@ -295,7 +295,7 @@ func TestUnexpectedPDUsEndTheSession(t *testing.T) {
 			b.feed(p.pdu, p.data)
 			require.Error(t, b.err)
 			assert.Equal(t, []*request{r}, b.told)
-			assert.Equal(t, b.err, r.err)
+			assert.ErrorIs(t, r.err, b.err)
 			assert.Equal(t, 1, b.dm.closed, "before the caller is told")
 		})
 	}

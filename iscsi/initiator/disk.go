@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
@@ -38,6 +39,16 @@ type Disk struct {
 	piece     int // bytes of the longest READ or WRITE
 	readOnly  bool
 	limits    limits
+
+	// Of disks of a Connection; s is nil then.
+	c        *Connection // nil: none
+	live     atomic.Pointer[Session]
+	identity []byte        // designators
+	volatile bool          // there is a cache that a loss of power empties
+	dirty    atomic.Uint64 // number of the oldest session with a write that is acknowledged and not flushed; 0: none
+	spans    spans
+	renewing chan struct{} // holds a token while somebody looks for the unit on a new session
+	flushing chan struct{} // and while somebody flushes
 
 	partial sync.Mutex // of File: one block is changed in part at a time
 }
@@ -185,14 +196,16 @@ func (d *Disk) ReadAt(ctx context.Context, p []byte, off int64) error {
 
 // WriteAt writes whole blocks, as ReadAt reads them.
 func (d *Disk) WriteAt(ctx context.Context, p []byte, off int64) error {
-	return d.transfer(ctx, p, off, true)
+	return d.alone(ctx, off, int64(len(p)), func() error { return d.transfer(ctx, p, off, true) })
 }
 
 // A piece is one READ or WRITE of a transfer in flight.
 type piece struct {
-	req *request
-	p   []byte
-	off int64
+	s       *Session // on which it was started
+	req     *request
+	p       []byte
+	off     int64
+	unknown bool // an earlier session may have written it
 }
 
 func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) error {
@@ -208,7 +221,7 @@ func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) er
 		if len(p) > 0 && first == nil && started-ended < maxPieces {
 			n := min(len(p), d.piece)
 			q := &ring[started%maxPieces]
-			q.p, q.off = p[:n], off
+			q.p, q.off, q.unknown = p[:n], off, false
 			p, off = p[n:], off+int64(n)
 			if err := d.start(ctx, q, write); err != nil {
 				first = d.failed(q, write, err)
@@ -245,8 +258,8 @@ func (d *Disk) checkRange(n, off int64) error {
 	return nil
 }
 
-// start sends q.
-func (d *Disk) start(ctx context.Context, q *piece, write bool) (err error) {
+// start sends q, on the session that there is.
+func (d *Disk) start(ctx context.Context, q *piece, write bool) error {
 	var b [16]byte
 	bs := d.blockSize
 	cdb := readWriteCDB(&b, write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))
@@ -254,25 +267,62 @@ func (d *Disk) start(ctx context.Context, q *piece, write bool) (err error) {
 	if write {
 		c.In, c.Out = nil, q.p
 	}
-	q.req, err = d.s.submit(ctx, c, cdb)
-	return err
+	for {
+		var err error
+		if q.s, err = d.use(ctx); err != nil {
+			return doubted(q.unknown, err)
+		}
+		if q.req, err = q.s.submit(ctx, c, cdb); err == nil {
+			return nil
+		}
+		if err = d.judgeLoss(ctx, q.s, transferRule(write), err); err != nil {
+			return doubted(q.unknown, err)
+		}
+	}
+}
+
+// transferRule is what becomes of a READ or WRITE whose session is lost.
+func transferRule(write bool) replayRule {
+	if write {
+		return replayExclusive
+	}
+	return replayAlways
 }
 
 // endPiece waits for q's end, and sends it again where that is right.
 func (d *Disk) endPiece(ctx context.Context, q *piece, write bool) error {
 	var again retry
 	for {
-		res, err := d.s.finish(ctx, q.req)
+		res, err := q.s.finish(ctx, q.req)
 		if err == nil {
 			err = judge(&res, len(q.p), write)
 		}
-		if !again.after(ctx, d.s, d.lun, err) {
-			return err
+		if err == nil {
+			if write {
+				d.acknowledged(q.s.number)
+			}
+			return nil
+		}
+		if !again.after(ctx, q.s, d.lun, err) {
+			if err = d.afterLoss(ctx, q, write, err); err != nil {
+				return err
+			}
 		}
 		if err := d.start(ctx, q, write); err != nil {
 			return err
 		}
 	}
+}
+
+// afterLoss is judgeLoss for q, which was sent.
+func (d *Disk) afterLoss(ctx context.Context, q *piece, write bool, err error) error {
+	if lost, ok := errors.AsType[*lostError](err); ok && write && !lost.unsent {
+		q.unknown = true
+	}
+	if err = d.judgeLoss(ctx, q.s, transferRule(write), err); err != nil {
+		return doubted(q.unknown, err)
+	}
+	return nil
 }
 
 // judge makes an error of every outcome but all n bytes moved.
@@ -288,9 +338,9 @@ func judge(res *Result, n int, write bool) error {
 	return nil
 }
 
-// Flush sends SYNCHRONIZE CACHE for the whole unit.
+// Flush sends SYNCHRONIZE CACHE for the whole unit. ErrCacheDoubtful: see Connection.
 func (d *Disk) Flush(ctx context.Context) error {
-	if _, err := d.s.attentive(ctx, d.lun, []byte{opSynchronizeCache10, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0); err != nil {
+	if err := d.flush(ctx); err != nil {
 		return fmt.Errorf("lun %s: synchronize cache: %w", d.lun, err)
 	}
 	return nil

@@ -12,7 +12,10 @@
 //
 // Who we are is proved by CHAP, one-way or mutual, where there are credentials (auth.go).
 //
-// What it is not: there is no reconnecting, no more than one connection in a session, no error
+// A Connection opens its session again when it was lost, and sends again what is safe to send again; the rule
+// stands there. Package dial opens disks by URL.
+//
+// What it is not: there is no more than one connection in a session, no error
 // recovery level above 0, and no bidirectional command.
 //
 // Standards: RFC 7143, RFC 7145 (what keys mean over iSER), SPC-4 and SBC-3 for what Disk sends.

@@ -162,6 +162,37 @@ func ExampleDisk_CompareAndWrite() {
 	// Output: counter: 1
 }
 
+// A connection that comes back: the session is opened again when it was lost, for up to a minute, and the disk goes on.
+// Exclusive vouches that nobody else writes to these blocks, so that writes may be sent again.
+func ExampleConnect() {
+	address, stop := portal()
+	defer stop()
+	ctx := context.Background()
+	c, err := initiator.Connect(ctx, &tcp.Dialer{}, address, "iqn.2026-01.com.example:disk", initiator.Options{
+		ReconnectTimeout: time.Minute, Exclusive: true,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	disk, err := c.Disk(ctx, iscsi.LUNFromNumber(0))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	s, err := c.Session(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = s.Close() // as if it had been lost
+	err = disk.WriteAt(ctx, make([]byte, disk.BlockSize()), 0)
+	if unknown, ok := errors.AsType[*initiator.UnknownOutcomeError](err); ok {
+		log.Fatal("read what is there before going on: ", unknown)
+	}
+	fmt.Println(err)
+	// Output: <nil>
+}
+
 // Keep a disk to ourselves, by a persistent reservation.
 func ExampleDisk_Reserve() {
 	address, stop := portal()

@@ -202,6 +202,7 @@ type fakeTarget struct {
 	window  uint32
 	mute    atomic.Bool // pings are not answered
 	deaf    atomic.Bool // logout is not answered
+	group   string      // TargetPortalGroupTag; empty: not told
 	execute func(cdb []byte, in, out []byte) (status uint8, sense []byte, n int)
 
 	bhs [64][iscsi.BHSSize]byte // of SCSI Responses, in turn: the allocation test wants none made
@@ -225,6 +226,9 @@ func (t *fakeTarget) control(op iscsi.Opcode, bhs *[iscsi.BHSSize]byte, data []b
 		kvs, _ := iscsi.ParseText(data)
 		neg := iscsi.NewNegotiation(iscsi.Target, t.traits, iscsi.DefaultConfig(), false)
 		answers, _ := neg.Receive(kvs)
+		if t.group != "" {
+			answers = append(answers, iscsi.KeyValue{Key: "TargetPortalGroupTag", Value: t.group})
+		}
 		t.pdu(&iscsi.LoginResponse{
 			Transit: req.Transit, Current: req.Current, Next: req.Next, ISID: req.ISID, TSIH: 1, ITT: req.ITT,
 			StatSN: t.stat(), ExpCmdSN: t.exp, MaxCmdSN: most,

@@ -37,6 +37,7 @@ type login struct {
 	seq    iscsi.Sequence
 	seen   bool // seq.StatSN is known
 	tsih   uint16
+	group  string       // TargetPortalGroupTag: with ISID and the names, what the session is known by
 	params iscsi.Params // when done
 }
 
@@ -168,6 +169,11 @@ func (l *login) exchange() error {
 		return fmt.Errorf("login text: %w", err)
 	}
 	l.in = l.in[:0]
+	for _, kv := range kvs {
+		if kv.Key == "TargetPortalGroupTag" {
+			l.group = kv.Value
+		}
+	}
 	if l.stage == iscsi.StageSecurity {
 		proof, err := l.auth.take(kvs)
 		if err != nil {

@@ -38,6 +38,13 @@ type Options struct {
 	PingInterval time.Duration
 	// QueueDepth bounds commands outstanding, within the target's window; 0 means 64, at most 1024.
 	QueueDepth int
+	// ReconnectTimeout is how long a Connection tries to open a lost session again; then each call tries once more. 0:
+	// it does not. It has no meaning for Open.
+	ReconnectTimeout time.Duration
+	// Exclusive vouches that only this Connection changes the blocks that it writes, from the write on until it has
+	// ended: for example by a persistent reservation, or since no other host uses the unit. Then writes whose session
+	// was lost are sent again, see Connection.
+	Exclusive bool
 	// CHAP is what we prove to targets that ask, for sessions and discovery. With a MutualSecret the
 	// target must prove itself too: one that does not is left, with an error that wraps ErrAuth. nil: nothing.
 	CHAP *chap.Credentials
@@ -73,6 +80,9 @@ func (o Options) withDefaults() (Options, error) {
 	o.QueueDepth = orElse(o.QueueDepth, 64)
 	if o.QueueDepth < 0 || o.QueueDepth > maxQueueDepth {
 		return o, fmt.Errorf("queue depth %d, at most %d", o.QueueDepth, maxQueueDepth)
+	}
+	if o.ReconnectTimeout < 0 {
+		return o, fmt.Errorf("reconnect timeout of %v", o.ReconnectTimeout)
 	}
 	if o.LoginTimeout < 0 || o.CommandTimeout < 0 {
 		return o, fmt.Errorf("timeouts of %v and %v", o.LoginTimeout, o.CommandTimeout)

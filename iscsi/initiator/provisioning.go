@@ -29,7 +29,7 @@ func (d *Disk) Unmap(ctx context.Context, off, n int64) error {
 		return fmt.Errorf("lun %s: unmap: %w", d.lun, errors.ErrUnsupported)
 	}
 	most := min(d.limits.unmap, max(maxUnmapOneBytes/uint64(d.blockSize), 1))
-	return d.inPieces(off, n, most, func(lba, blocks uint64) error {
+	return d.inPieces(ctx, off, n, most, func(lba, blocks uint64) error {
 		if err := d.unmapOne(ctx, lba, uint32(blocks)); err != nil {
 			return fmt.Errorf("lun %s: unmap %d blocks at %d: %w", d.lun, blocks, lba, err)
 		}
@@ -37,17 +37,19 @@ func (d *Disk) Unmap(ctx context.Context, off, n int64) error {
 	})
 }
 
-// inPieces calls do for the blocks of a range, at most most at a time, in order.
-func (d *Disk) inPieces(off, n int64, most uint64, do func(lba, blocks uint64) error) error {
-	lba, left := uint64(off)/uint64(d.blockSize), uint64(n)/uint64(d.blockSize)
-	for left > 0 {
-		blocks := min(left, most)
-		if err := do(lba, blocks); err != nil {
-			return err
+// inPieces calls do for the blocks of a range, at most most at a time, in order, with the range to itself.
+func (d *Disk) inPieces(ctx context.Context, off, n int64, most uint64, do func(lba, blocks uint64) error) error {
+	return d.alone(ctx, off, n, func() error {
+		lba, left := uint64(off)/uint64(d.blockSize), uint64(n)/uint64(d.blockSize)
+		for left > 0 {
+			blocks := min(left, most)
+			if err := do(lba, blocks); err != nil {
+				return err
+			}
+			lba, left = lba+blocks, left-blocks
 		}
-		lba, left = lba+blocks, left-blocks
-	}
-	return nil
+		return nil
+	})
 }
 
 // unmapOne sends an UNMAP with one descriptor (SBC-3, 5.28).
@@ -57,7 +59,7 @@ func (d *Disk) unmapOne(ctx context.Context, lba uint64, blocks uint32) error {
 	binary.BigEndian.PutUint16(list[2:], 16)
 	binary.BigEndian.PutUint64(list[8:], lba)
 	binary.BigEndian.PutUint32(list[16:], blocks)
-	return d.s.order(ctx, d.lun, []byte{opUnmap, 0, 0, 0, 0, 0, 0, 0, 24, 0}, list)
+	return d.order(ctx, replayExclusive, []byte{opUnmap, 0, 0, 0, 0, 0, 0, 0, 24, 0}, list)
 }
 
 // order is attentive for commands that have data for the unit, or none.
@@ -85,7 +87,7 @@ func (d *Disk) WriteZeroes(ctx context.Context, off, n int64) error {
 	if d.limits.writeSame != 0 {
 		most = min(most, d.limits.writeSame)
 	}
-	return d.inPieces(off, n, most, func(lba, blocks uint64) error {
+	return d.inPieces(ctx, off, n, most, func(lba, blocks uint64) error {
 		err := d.writeSame(ctx, lba, uint32(blocks), zeros)
 		if isInvalidOpcode(err) {
 			if len(zeros) < d.piece {
@@ -116,7 +118,7 @@ func (d *Disk) writeSame(ctx context.Context, lba uint64, blocks uint32, block [
 	cdb[0] = opWriteSame16
 	binary.BigEndian.PutUint64(cdb[2:], lba)
 	binary.BigEndian.PutUint32(cdb[10:], blocks)
-	return d.s.order(ctx, d.lun, cdb, block[:d.blockSize])
+	return d.order(ctx, replayExclusive, cdb, block[:d.blockSize])
 }
 
 // writeAll writes the same piece of zeros again and again.
@@ -124,7 +126,7 @@ func (d *Disk) writeAll(ctx context.Context, zeros []byte, lba, blocks uint64) e
 	bs := int64(d.blockSize)
 	for off, left := int64(lba)*bs, int64(blocks)*bs; left > 0; {
 		n := min(left, int64(len(zeros)))
-		if err := d.WriteAt(ctx, zeros[:n], off); err != nil {
+		if err := d.transfer(ctx, zeros[:n], off, true); err != nil {
 			return err
 		}
 		off, left = off+n, left-n
@@ -180,7 +182,8 @@ func (d *Disk) compareAndWrite(ctx context.Context, old, now []byte, off int64) 
 	cdb := make([]byte, 16)
 	cdb[0], cdb[13] = opCompareAndWrite, byte(blocks)
 	binary.BigEndian.PutUint64(cdb[2:], uint64(off)/uint64(d.blockSize))
-	err := d.s.order(ctx, d.lun, cdb, append(append(make([]byte, 0, 2*len(old)), old...), now...))
+	both := append(append(make([]byte, 0, 2*len(old)), old...), now...)
+	err := d.alone(ctx, off, int64(len(old)), func() error { return d.order(ctx, replayNever, cdb, both) })
 	if st, ok := errors.AsType[*StatusError](err); ok && st.Key == keyMiscompare {
 		at := int64(-1)
 		if info, ok := information(st.Sense); ok && info < uint64(len(old)) {

@@ -113,7 +113,7 @@ func (c *core) scsiResponse(ev *iscsi.Event) error {
 	if t == nil {
 		return violation("SCSI Response with unknown ITT %08x", rsp.ITT)
 	}
-	t.answered = true
+	t.answered, c.proved = true, true
 	if t.req != nil {
 		placed := uint32(0)
 		if len(t.transfer.In) > 0 {

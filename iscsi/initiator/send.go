@@ -135,7 +135,7 @@ func (c *core) leave(why error) {
 	}
 	c.leaving = why
 	for t := c.age.unsent; t != nil; t = c.age.unsent {
-		c.detach(t, why)
+		c.detach(t, &lostError{why, true})
 	}
 }
 

@@ -26,6 +26,8 @@ type Session struct {
 	params iscsi.Params
 	log    logrus.FieldLogger
 	target string
+	group  string // the target's portal group
+	number uint64 // of a Connection's session, from 1 on
 
 	requests   requestPool
 	mail       mailbox
@@ -41,7 +43,7 @@ type Session struct {
 // start runs a session on a connection that has reached full-feature phase.
 func start(dm iscsi.InitiatorDatamover, l *login, o *Options, target string) (*Session, error) {
 	s := &Session{
-		dm: dm, params: l.params, target: target,
+		dm: dm, params: l.params, target: target, group: l.group,
 		tasks:      make(chan struct{}, o.QueueDepth),
 		management: make(chan struct{}, maxManagement),
 		done:       make(chan struct{}),
@@ -89,7 +91,7 @@ func (s *Session) run() {
 	c.end(s.err)
 	for _, l := range s.mail.close(s.err) {
 		if !l.r.ended {
-			c.finish(l.r, s.err)
+			c.finish(l.r, &lostError{s.err, true})
 		}
 	}
 	s.tell()
@@ -148,10 +150,13 @@ func (s *Session) begin(ctx context.Context, r *request, tokens chan struct{}) e
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.done:
-			return s.err
+			return &lostError{s.err, true}
 		}
 	}
-	return s.post(letter{r: r})
+	if err := s.post(letter{r: r}); err != nil {
+		return &lostError{err, true}
+	}
+	return nil
 }
 
 // await waits for r's end. If ctx ends first the loop is asked to give r up, which it does at once;

@@ -18,7 +18,8 @@ import (
 // Dial logs in to the target of a URL, which names a target, and opens the logical unit of it, 0 if none is named.
 // Close the disk. Who opens several at a time needs one Dialer: our RoCE has a UDP port of the host for itself.
 //
-// Errors are those of ParseURL, initiator.Open and Session.Disk.
+// Errors are those of ParseURL, initiator.Connect and its Disk. A session that is lost is the end of the disk: for one
+// that reconnects, use a Dialer with Options.ReconnectTimeout.
 func Dial(ctx context.Context, url string) (*Disk, error) {
 	d := &Dialer{}
 	disk, err := d.Dial(ctx, url)
@@ -45,19 +46,19 @@ type Dialer struct {
 	resolvers map[string]*resolver // by URL.RDMA
 }
 
-// A Disk is a logical unit with a session of its own.
+// A Disk is a logical unit with a connection of its own.
 type Disk struct {
 	*initiator.Disk
-	session *initiator.Session
-	dialer  *Dialer // closed with the disk; nil: it is the caller's
+	connection *initiator.Connection
+	dialer     *Dialer // closed with the disk; nil: it is the caller's
 }
 
-// Session is the disk's session, for commands of one's own, task management and pings.
-func (d *Disk) Session() *initiator.Session { return d.session }
+// Connection is the disk's connection, for commands of one's own, task management and pings.
+func (d *Disk) Connection() *initiator.Connection { return d.connection }
 
-// Close logs out. The error is that of a session that was already lost.
+// Close logs out.
 func (d *Disk) Close() error {
-	err := d.session.Close()
+	err := d.connection.Close()
 	if d.dialer != nil {
 		err = errors.Join(err, d.dialer.Close())
 	}
@@ -77,16 +78,16 @@ func (d *Dialer) Dial(ctx context.Context, url string) (*Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", u, err)
 	}
-	s, err := initiator.Open(ctx, tr, u.Address, u.Target, o)
+	c, err := initiator.Connect(ctx, tr, u.Address, u.Target, o)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", u, err)
 	}
-	disk, err := s.Disk(ctx, iscsi.LUNFromNumber(max(u.LUN, 0)))
+	disk, err := c.Disk(ctx, iscsi.LUNFromNumber(max(u.LUN, 0)))
 	if err != nil {
-		_ = s.Close() // what is wrong with the disk is what the caller has to know
+		_ = c.Close() // what is wrong with the disk is what the caller has to know
 		return nil, fmt.Errorf("dial %s: %w", u, err)
 	}
-	return &Disk{Disk: disk, session: s}, nil
+	return &Disk{Disk: disk, connection: c}, nil
 }
 
 // Discover asks the portal of a URL for its targets.

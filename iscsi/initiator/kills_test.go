@@ -1,0 +1,238 @@
+package initiator_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"math/rand"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+var (
+	killsFor  = flag.Duration("kills.for", 1500*time.Millisecond, "how long TestNothingAcknowledgedIsLostWhenConnectionsAreCut runs on each network")
+	killsSeed = flag.Int64("kills.seed", 1, "its seed")
+)
+
+var errCut = errors.New("cut")
+
+// A knife cuts connections after a number of rounds, drawn from its seed, of either end's loop: before or behind what
+// the round would send.
+type knife struct {
+	mu   sync.Mutex
+	rng  *rand.Rand
+	most int // rounds; 0: no more cuts
+	cuts atomic.Int64
+}
+
+// next draws when the next connection ends.
+func (k *knife) next() (rounds int, behind bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.most == 0 {
+		return -1, false
+	}
+	return 1 + k.rng.Intn(k.most), k.rng.Intn(2) == 0
+}
+
+func (k *knife) sheathe() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.most = 0
+}
+
+// A blade is the part of a knife for one end of one connection.
+type blade struct {
+	k      *knife
+	left   int
+	behind bool
+	dead   bool
+}
+
+func (k *knife) blade() blade {
+	n, behind := k.next()
+	return blade{k: k, left: n, behind: behind}
+}
+
+// flush does a round's Flush, or cuts.
+func (b *blade) flush(do func() error) error {
+	if b.dead {
+		return errCut
+	}
+	if b.left--; b.left != 0 {
+		return do()
+	}
+	if b.behind {
+		_ = do()
+	}
+	b.dead = true
+	b.k.cuts.Add(1)
+	return errCut
+}
+
+type cutInitiator struct {
+	iscsi.InitiatorDatamover
+	blade
+}
+
+func (c *cutInitiator) Flush() error { return c.flush(c.InitiatorDatamover.Flush) }
+
+type cutTarget struct {
+	iscsi.TargetDatamover
+	blade
+}
+
+func (c *cutTarget) Flush() error { return c.flush(c.TargetDatamover.Flush) }
+
+type cutTransport struct {
+	initiator.Transport
+	k *knife
+}
+
+func (c cutTransport) Dial(ctx context.Context, address string) (iscsi.InitiatorDatamover, error) {
+	dm, err := c.Transport.Dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return &cutInitiator{dm, c.k.blade()}, nil
+}
+
+type cutListener struct {
+	iscsi.Listener
+	k *knife
+}
+
+func (c cutListener) Accept(ctx context.Context) (iscsi.TargetDatamover, error) {
+	dm, err := c.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &cutTarget{dm, c.k.blade()}, nil
+}
+
+// TestNothingAcknowledgedIsLostWhenConnectionsAreCut: both ends die at random points while several callers write,
+// flush, and read back what they were told is there.
+func TestNothingAcknowledgedIsLostWhenConnectionsAreCut(t *testing.T) {
+	onEach(t, func(t *testing.T, n network) {
+		goroutines, files := goleak.IgnoreCurrent(), openFiles(t)
+		t.Run("cut", func(t *testing.T) { checkCuts(t, n) })
+		goleak.VerifyNone(t, goroutines)
+		assert.Equal(t, files, openFiles(t), "open files")
+	})
+}
+
+func checkCuts(t *testing.T, n network) {
+	k := &knife{rng: rand.New(rand.NewSource(*killsSeed)), most: 300}
+	listen := n.listen
+	n.listen = func() (iscsi.Listener, error) {
+		l, err := listen()
+		return cutListener{l, k}, err
+	}
+	address := n.serve(t)
+	o := options(t)
+	o.ReconnectTimeout, o.Exclusive, o.PingInterval = 20*time.Second, true, -1
+	c, d := connectThrough(t, cutTransport{n.dial, k}, address, o)
+	var ios atomic.Int64
+	end := time.Now().Add(*killsFor)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewSource(*killsSeed<<8 + int64(i)))
+			v := verifier{d: d, rng: rng, off: int64(i) * (diskSize / 4), shadow: make([]byte, diskSize/4)}
+			for time.Now().Before(end) && !t.Failed() {
+				v.step(t, uint64(ios.Add(1)))
+			}
+			v.all(t)
+		})
+	}
+	wg.Wait()
+	k.sheathe()
+	assert.Positive(t, k.cuts.Load(), "nothing was cut: the test shows nothing")
+	t.Logf("seed %d: %d cuts in %d operations", *killsSeed, k.cuts.Load(), ios.Load())
+	// The last connection has its blade still.
+	if err := c.Close(); err != nil {
+		assert.ErrorIs(t, err, errCut)
+	}
+}
+
+// connectThrough connects and opens the disk, as often as it takes: the first login has no session to fall back to.
+func connectThrough(t *testing.T, tr initiator.Transport, address string, o initiator.Options) (*initiator.Connection, *initiator.Disk) {
+	t.Helper()
+	for range 100 {
+		c, err := initiator.Connect(t.Context(), tr, address, diskName, o)
+		if err != nil {
+			continue
+		}
+		d, err := c.Disk(t.Context(), 0)
+		if err == nil {
+			return c, d
+		}
+		_ = c.Close()
+	}
+	require.Fail(t, "no login lives long enough")
+	return nil, nil
+}
+
+// A verifier knows what its part of the disk holds.
+type verifier struct {
+	d      *initiator.Disk
+	rng    *rand.Rand
+	off    int64
+	shadow []byte
+}
+
+// step writes, zeroes, reads or flushes something. None of it may fail, whatever is cut.
+func (v *verifier) step(t *testing.T, number uint64) {
+	at := v.rng.Intn(len(v.shadow)/512) * 512
+	p := v.shadow[at:min(at+512*(1+v.rng.Intn(128)), len(v.shadow))]
+	ctx := t.Context()
+	switch v.rng.Intn(8) {
+	case 0:
+		if err := v.d.Flush(ctx); !errors.Is(err, initiator.ErrCacheDoubtful) {
+			assert.NoError(t, err)
+		}
+	case 1:
+		clear(p)
+		assert.NoError(t, v.d.WriteZeroes(ctx, v.off+int64(at), int64(len(p))))
+	case 2, 3, 4:
+		for i := 0; i < len(p); i += 8 {
+			binary.BigEndian.PutUint64(p[i:], number<<20|uint64(i))
+		}
+		assert.NoError(t, v.d.WriteAt(ctx, p, v.off+int64(at)))
+	default:
+		got := bytes.Repeat([]byte{0xdb}, len(p))
+		if assert.NoError(t, v.d.ReadAt(ctx, got, v.off+int64(at))) {
+			assert.True(t, bytes.Equal(p, got), "%d bytes at %d are not as written", len(p), v.off+int64(at))
+		}
+	}
+}
+
+func (v *verifier) all(t *testing.T) {
+	got := make([]byte, len(v.shadow))
+	if assert.NoError(t, v.d.ReadAt(t.Context(), got, v.off)) {
+		assert.True(t, bytes.Equal(v.shadow, got), "at the end")
+	}
+}
+
+// openFiles counts the process's file descriptors.
+func openFiles(t *testing.T) int {
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	runtime.GC()
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(list)
+}

@@ -1,0 +1,241 @@
+package initiator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/goiser/goiser/iscsi"
+)
+
+// A replayRule says what becomes of a command that was sent on a session that was then lost: see Connection.
+type replayRule uint8
+
+const (
+	replayNever     replayRule = iota
+	replayExclusive            // if nobody else writes there
+	replayAlways
+)
+
+// use is the session for d's next command.
+func (d *Disk) use(ctx context.Context) (*Session, error) {
+	if d.c == nil {
+		return d.s, nil
+	}
+	if s := d.live.Load(); !s.over() {
+		return s, nil
+	}
+	return d.renew(ctx)
+}
+
+// renew finds the unit again on the connection's next session.
+func (d *Disk) renew(ctx context.Context) (*Session, error) {
+	select {
+	case d.renewing <- struct{}{}:
+		defer func() { <-d.renewing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	for {
+		if s := d.live.Load(); !s.over() {
+			return s, nil
+		}
+		s, err := d.c.Session(ctx)
+		if err != nil {
+			return nil, err
+		}
+		err = d.recognise(ctx, s)
+		if err == nil {
+			d.live.Store(s)
+			return s, nil
+		}
+		if _, lost := errors.AsType[*lostError](err); !lost {
+			return nil, err
+		}
+		if e := s.ending(ctx); e != nil {
+			return nil, e
+		}
+		if _, left := d.c.patience(s); left <= 0 {
+			return nil, err
+		}
+	}
+}
+
+// recognise makes sure that the unit is the one that d was opened for.
+func (d *Disk) recognise(ctx context.Context, s *Session) error {
+	now, err := s.Disk(ctx, d.lun)
+	if err != nil {
+		return err
+	}
+	id, err := s.identity(ctx, d.lun)
+	if err != nil {
+		return err
+	}
+	if len(id) == 0 || !bytes.Equal(id, d.identity) || now.blockSize != d.blockSize || now.blocks < d.blocks {
+		return fmt.Errorf("lun %s: %d blocks of %d bytes, designators %x, were %d of %d, %x: %w",
+			d.lun, now.blocks, now.blockSize, id, d.blocks, d.blockSize, d.identity, ErrOtherUnit)
+	}
+	return nil
+}
+
+// judgeLoss says what becomes of a command that ended with err on s; nil: send it again.
+func (d *Disk) judgeLoss(ctx context.Context, s *Session, r replayRule, err error) error {
+	if d.c == nil || d.c.o.ReconnectTimeout == 0 || d.c.closing.Err() != nil {
+		return err
+	}
+	lost, ok := errors.AsType[*lostError](err)
+	if !ok {
+		return err
+	}
+	again := lost.unsent || r == replayAlways || r == replayExclusive && d.c.o.Exclusive
+	if !again {
+		return &UnknownOutcomeError{err}
+	}
+	if e := s.ending(ctx); e != nil {
+		if lost.unsent || r == replayAlways {
+			return e
+		}
+		return &UnknownOutcomeError{errors.Join(err, e)}
+	}
+	return nil
+}
+
+// run does a command on d's session, and again on the next one as its rule has it.
+func (d *Disk) run(ctx context.Context, r replayRule, do func(*Session) error) error {
+	unknown := false // it was sent before
+	for {
+		s, err := d.use(ctx)
+		if err != nil {
+			return doubted(unknown, err)
+		}
+		if err = do(s); err == nil {
+			if r == replayExclusive {
+				d.acknowledged(s.number)
+			}
+			return nil
+		}
+		if lost, ok := errors.AsType[*lostError](err); ok && !lost.unsent && r != replayAlways {
+			unknown = true
+		}
+		if err = d.judgeLoss(ctx, s, r, err); err != nil {
+			return doubted(unknown, err)
+		}
+	}
+}
+
+// doubted is the error of a command whose outcome on an earlier session is unknown.
+func doubted(unknown bool, err error) error {
+	if _, already := errors.AsType[*UnknownOutcomeError](err); unknown && !already {
+		return &UnknownOutcomeError{err}
+	}
+	return err
+}
+
+// order runs a command with data for the unit, or none.
+func (d *Disk) order(ctx context.Context, r replayRule, cdb, out []byte) error {
+	return d.run(ctx, r, func(s *Session) error { return s.order(ctx, d.lun, cdb, out) })
+}
+
+// acknowledged notes that a write has succeeded on the session with this number.
+func (d *Disk) acknowledged(number uint64) {
+	if d.c == nil {
+		return
+	}
+	for {
+		oldest := d.dirty.Load()
+		if oldest != 0 && oldest <= number || d.dirty.CompareAndSwap(oldest, number) {
+			return
+		}
+	}
+}
+
+// flush sends SYNCHRONIZE CACHE, and says whether it was for all that has been acknowledged: see Connection. One runs at
+// a time: a second must not find clean what the first has not flushed yet.
+func (d *Disk) flush(ctx context.Context) error {
+	cdb := []byte{opSynchronizeCache10, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	if d.c == nil {
+		return d.s.order(ctx, d.lun, cdb, nil)
+	}
+	select {
+	case d.flushing <- struct{}{}:
+		defer func() { <-d.flushing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	oldest := d.dirty.Swap(0)
+	var on *Session
+	err := d.run(ctx, replayAlways, func(s *Session) error { on = s; return s.order(ctx, d.lun, cdb, nil) })
+	if err != nil {
+		if oldest != 0 {
+			d.acknowledged(oldest) // still to be flushed
+		}
+		return err
+	}
+	if d.volatile && oldest != 0 && oldest != on.number {
+		return ErrCacheDoubtful
+	}
+	return nil
+}
+
+// over reports whether the session has ended.
+func (s *Session) over() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ending waits for the end of a session that takes no commands any more: the target may let others end first.
+func (s *Session) ending(ctx context.Context) error {
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Designators of the Device Identification page (SPC-4, 7.8.6).
+const (
+	pageIdentification = 0x83
+	associationMask    = 0x30
+	associationUnit    = 0x00
+)
+
+// identity is the list of a unit's own designators; those of ports differ from session to session. A unit that has none
+// cannot be told from another.
+func (s *Session) identity(ctx context.Context, lun iscsi.LUN) ([]byte, error) {
+	page, err := s.Inquiry(ctx, lun, true, pageIdentification)
+	if _, refused := errors.AsType[*StatusError](err); refused {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var id []byte
+	for b := page[min(4, len(page)):]; len(b) >= 4 && len(b) >= 4+int(b[3]); b = b[4+int(b[3]):] {
+		if b[1]&associationMask == associationUnit {
+			id = append(id, b[:4+int(b[3])]...)
+		}
+	}
+	return id, nil
+}
+
+// volatileCache reads WCE of the Caching mode page (SBC-3, 6.4.5). A unit that does not tell may have a cache.
+func (s *Session) volatileCache(ctx context.Context, lun iscsi.LUN) (bool, error) {
+	const room = 4 + 2 + 18
+	b, err := s.attentive(ctx, lun, []byte{opModeSense6, 0x08, 0x08, 0, room, 0}, room) // DBD: no block descriptor
+	if _, refused := errors.AsType[*StatusError](err); refused {
+		return true, nil
+	}
+	if err != nil {
+		return true, err
+	}
+	if len(b) < 7 || b[3] != 0 || b[4]&0x3f != 0x08 {
+		return true, nil
+	}
+	return b[6]&0x04 != 0, nil
+}
