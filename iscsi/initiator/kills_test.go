@@ -150,13 +150,14 @@ func checkCuts(t *testing.T, n network) {
 	for i := range 4 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewSource(*killsSeed<<8 + int64(i)))
-			v := verifier{d: d, rng: rng, off: int64(i) * (diskSize / 4), shadow: make([]byte, diskSize/4)}
+			v := verifier{d: d, rng: rng, off: int64(i) * (diskSize / 8), shadow: make([]byte, diskSize/8)}
 			for time.Now().Before(end) && !t.Failed() {
 				v.step(t, uint64(ios.Add(1)))
 			}
 			v.all(t)
 		})
 	}
+	wg.Go(func() { batchUntil(t, d, end) })
 	wg.Wait()
 	k.sheathe()
 	assert.Positive(t, k.cuts.Load(), "nothing was cut: the test shows nothing")
@@ -215,6 +216,38 @@ func (v *verifier) step(t *testing.T, number uint64) {
 		got := bytes.Repeat([]byte{0xdb}, len(p))
 		if assert.NoError(t, v.d.ReadAt(ctx, got, v.off+int64(at))) {
 			assert.True(t, bytes.Equal(p, got), "%d bytes at %d are not as written", len(p), v.off+int64(at))
+		}
+	}
+}
+
+// batchUntil writes and reads back the upper half of the disk, many blocks at a time.
+func batchUntil(t *testing.T, d *initiator.Disk, end time.Time) {
+	const depth, size = 16, 8 << 10
+	b, err := d.Batch(depth)
+	if !assert.NoError(t, err) {
+		return
+	}
+	defer b.Close()
+	done := make([]initiator.Completion, depth)
+	for round := byte(1); time.Now().Before(end) && !t.Failed(); round++ {
+		bufs := make([][]byte, depth)
+		for i := range bufs {
+			bufs[i] = bytes.Repeat([]byte{round, byte(i)}, size/2)
+		}
+		for _, add := range []func([]byte, int64, uint64) error{b.WriteAt, b.ReadAt} {
+			for i := range bufs {
+				assert.NoError(t, add(bufs[i], diskSize/2+int64(i)*size, uint64(i)))
+			}
+			n, err := b.Wait(t.Context(), done, depth)
+			assert.NoError(t, err)
+			assert.Equal(t, depth, n)
+			for _, c := range done[:n] {
+				assert.NoError(t, c.Err)
+			}
+			for i := range bufs {
+				assert.True(t, bytes.Equal(bufs[i], bytes.Repeat([]byte{round, byte(i)}, size/2)), "block %d of round %d", i, round)
+				clear(bufs[i]) // for the read
+			}
 		}
 	}
 }

@@ -28,6 +28,9 @@ type request struct {
 	function iscsi.TMFunction
 	lun      iscsi.LUN
 
+	batch *Batch // which is told of the end, in place of done
+	op    int    // of the batch
+
 	task  *task // the loop's: the slot that serves it, nil before and after
 	ended bool  // the loop's: finished
 
@@ -72,15 +75,15 @@ type mailbox struct {
 	closed error    // set when the loop takes no more
 }
 
-// put queues l; wake is true if the loop may not know of the queue yet, err why there is no loop.
-func (m *mailbox) put(l letter) (wake bool, err error) {
+// put queues letters; wake is true if the loop may not know of the queue yet, err why there is no loop.
+func (m *mailbox) put(l ...letter) (wake bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed != nil {
 		return false, m.closed
 	}
-	m.in = append(m.in, l)
-	return len(m.in) == 1, nil
+	m.in = append(m.in, l...)
+	return len(m.in) == len(l), nil
 }
 
 // take returns what was put since the last take. The slice is valid until the next one.

@@ -120,7 +120,11 @@ func (s *Session) tell() {
 	c := s.core
 	for i, r := range c.finished {
 		c.finished[i] = nil
-		r.done <- struct{}{}
+		if r.batch != nil {
+			r.batch.complete(r.op)
+		} else {
+			r.done <- struct{}{}
+		}
 	}
 	c.finished = c.finished[:0]
 	for ; c.taskFreed > 0; c.taskFreed-- {
