@@ -180,6 +180,9 @@ func (r *retry) after(ctx context.Context, s *Session, lun iscsi.LUN, err error)
 	case st.Status == statusCheckCondition && st.Key == keyUnitAttention && r.attentions < maxAttentions:
 		r.attentions++
 		s.log.WithFields(logrus.Fields{"lun": lun, "err": err}).Info("unit attention")
+		if s.attention != nil {
+			s.attention(lun, st)
+		}
 		return true
 	case (st.Status == statusBusy || st.Status == statusTaskSetFull) && r.busy < maxBusy:
 		r.busy++

@@ -98,6 +98,20 @@ func TestDiskTakesUnitAttentions(t *testing.T) {
 	assert.NoError(t, d.Flush(t.Context()))
 }
 
+func TestUnitAttentionsAreEvents(t *testing.T) {
+	var met []string
+	u := &fakeUnit{blocks: 100, blockSize: 512, script: []unitAnswer{attention(0x29, 0)}}
+	s := openFake(t, newFakeTarget(u.execute), Options{PingInterval: -1, Attention: func(lun iscsi.LUN, what *StatusError) {
+		met = append(met, fmt.Sprintf("%s %02x/%02x", lun, what.ASC, what.ASCQ))
+	}})
+	defer s.Close()
+	d, err := s.Disk(t.Context(), iscsi.LUNFromNumber(3))
+	require.NoError(t, err)
+	u.script = []unitAnswer{attention(0x2a, 9), attention(0x2a, 6), {statusBusy, nil}}
+	require.NoError(t, d.ReadAt(t.Context(), make([]byte, 512), 0))
+	assert.Equal(t, []string{"3 29/00", "3 2a/09", "3 2a/06"}, met)
+}
+
 func TestDiskDoesNotRetryForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, a := range map[string]unitAnswer{"unit attention": attention(0x29, 0), "BUSY": {statusBusy, nil}} {

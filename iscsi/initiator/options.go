@@ -48,6 +48,10 @@ type Options struct {
 	// CHAP is what we prove to targets that ask, for sessions and discovery. With a MutualSecret the
 	// target must prove itself too: one that does not is left, with an error that wraps ErrAuth. nil: nothing.
 	CHAP *chap.Credentials
+	// Attention, if not nil, is told of each unit attention that a Disk's command has met, before the command is sent
+	// again: what has changed (SAM-5, 5.14), for example 2A/09 for the capacity. It is called by the goroutine of that
+	// command, which waits for it, by several at a time. Session.Do returns unit attentions to its caller instead.
+	Attention func(lun iscsi.LUN, what *StatusError)
 	// Log gets one line an event; nil discards.
 	Log logrus.FieldLogger
 

@@ -21,13 +21,14 @@ var errClosed = fmt.Errorf("session closed: %w", net.ErrClosed)
 // A Session is a logged-in normal session with one connection. Its methods may be called from many
 // goroutines.
 type Session struct {
-	dm     iscsi.InitiatorDatamover
-	core   *core // the loop's
-	params iscsi.Params
-	log    logrus.FieldLogger
-	target string
-	group  string // the target's portal group
-	number uint64 // of a Connection's session, from 1 on
+	dm        iscsi.InitiatorDatamover
+	core      *core // the loop's
+	params    iscsi.Params
+	log       logrus.FieldLogger
+	target    string
+	group     string                        // the target's portal group
+	attention func(iscsi.LUN, *StatusError) // nil: nobody wants to know
+	number    uint64                        // of a Connection's session, from 1 on
 
 	requests   requestPool
 	mail       mailbox
@@ -43,7 +44,7 @@ type Session struct {
 // start runs a session on a connection that has reached full-feature phase.
 func start(dm iscsi.InitiatorDatamover, l *login, o *Options, target string) (*Session, error) {
 	s := &Session{
-		dm: dm, params: l.params, target: target, group: l.group,
+		dm: dm, params: l.params, target: target, group: l.group, attention: o.Attention,
 		tasks:      make(chan struct{}, o.QueueDepth),
 		management: make(chan struct{}, maxManagement),
 		done:       make(chan struct{}),
