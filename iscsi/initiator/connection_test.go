@@ -235,6 +235,7 @@ func TestAnotherUnitIsNotWritten(t *testing.T) {
 				return keep
 			}
 			change(w)
+			w.lose = nil
 			return lostBefore
 		}
 		err := d.WriteAt(t.Context(), make([]byte, 4096), 0)
@@ -251,9 +252,8 @@ func TestNoFenceNoReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		_, d := w.connect(t, Options{ReconnectTimeout: time.Second, Exclusive: true})
-		w.lose = func(cdb []byte) loss { w.group = "2"; return lostAfter }
+		w.lose = func([]byte) loss { w.group, w.lose = "2", nil; return lostAfter }
 		err := d.WriteAt(t.Context(), make([]byte, 512), 0)
-		w.lose = nil
 		var unknown *UnknownOutcomeError
 		require.ErrorAs(t, err, &unknown)
 		assert.ErrorContains(t, err, "portal group")
@@ -348,7 +348,13 @@ func TestALoginAloneIsNoSuccess(t *testing.T) {
 		assert.Equal(t, int32(1+20), w.dials.Load(), "the first good session is used")
 		assert.Greater(t, time.Since(start), 10*maxReopenDelay, "the pauses grow")
 
-		w.lose = func([]byte) loss { return lostBefore }
+		bad = 0
+		w.lose = func([]byte) loss {
+			if bad++; bad > 1000 {
+				return keep // it would go on for ever
+			}
+			return lostBefore
+		}
 		start = time.Now()
 		assert.ErrorIs(t, d.ReadAt(t.Context(), make([]byte, 512), 0), errDead)
 		assert.InDelta(t, time.Minute, time.Since(start), float64(maxReopenDelay), "there is an end")
