@@ -14,10 +14,14 @@ const (
 	AttrACA
 )
 
+// shiftPriority is where the priority lies in byte 2.
+const shiftPriority = 4
+
 // A SCSICommand carries a CDB (RFC 7143, 11.3). CDBs longer than 16 bytes continue in an AHS.
 type SCSICommand struct {
 	Immediate, Final, Read, Write bool
 	Attr                          TaskAttr
+	Priority                      uint8 // 0 (none) to 15, the least urgent (RFC 7144; SAM-5, 8.7)
 	AHSLength                     uint8 // bytes/4, as on the wire
 	DataLength                    uint32
 	LUN                           LUN
@@ -31,6 +35,7 @@ type SCSICommand struct {
 // Put writes the header.
 func (p *SCSICommand) Put(bhs *[BHSSize]byte) {
 	start(bhs, OpSCSICommand, p.Immediate, bit(p.Final, flagFinal)|bit(p.Read, flagRead)|bit(p.Write, flagWrite)|byte(p.Attr)&maskAttr)
+	bhs[2] = p.Priority << shiftPriority
 	bhs[4] = p.AHSLength
 	SetDataLength(bhs, p.DataLength)
 	binary.BigEndian.PutUint64(bhs[8:], uint64(p.LUN))
@@ -52,6 +57,7 @@ func (p *SCSICommand) Parse(bhs *[BHSSize]byte) error {
 		Read:       bhs[1]&flagRead != 0,
 		Write:      bhs[1]&flagWrite != 0,
 		Attr:       TaskAttr(bhs[1] & maskAttr),
+		Priority:   bhs[2] >> shiftPriority,
 		AHSLength:  bhs[4],
 		DataLength: DataLengthOf(bhs),
 		LUN:        LUN(binary.BigEndian.Uint64(bhs[8:])),
@@ -72,6 +78,7 @@ type SCSIResponse struct {
 	Response                    uint8 // 0: completed at target, 1: target failure
 	Status                      uint8 // SAM status
 	DataLength                  uint32
+	StatusQualifier             uint16 // RFC 7144; 0: none (SAM-5, 5.3.2)
 	ITT                         uint32
 	SNACKTag                    uint32
 	StatSN                      StatSN
@@ -89,6 +96,7 @@ func (p *SCSIResponse) Put(bhs *[BHSSize]byte) {
 	bhs[2] = p.Response
 	bhs[3] = p.Status
 	SetDataLength(bhs, p.DataLength)
+	binary.BigEndian.PutUint16(bhs[8:], p.StatusQualifier)
 	put32(bhs, 16, p.ITT)
 	put32(bhs, 20, p.SNACKTag)
 	put32(bhs, 24, uint32(p.StatSN))
@@ -105,21 +113,22 @@ func (p *SCSIResponse) Parse(bhs *[BHSSize]byte) error {
 		return err
 	}
 	*p = SCSIResponse{
-		Overflow:      bhs[1]&flagOverflow != 0,
-		Underflow:     bhs[1]&flagUnderflow != 0,
-		BidiOverflow:  bhs[1]&flagBidiOverflow != 0,
-		BidiUnderflow: bhs[1]&flagBidiUnderflow != 0,
-		Response:      bhs[2],
-		Status:        bhs[3],
-		DataLength:    DataLengthOf(bhs),
-		ITT:           get32(bhs, 16),
-		SNACKTag:      get32(bhs, 20),
-		StatSN:        StatSN(get32(bhs, 24)),
-		ExpCmdSN:      CmdSN(get32(bhs, 28)),
-		MaxCmdSN:      CmdSN(get32(bhs, 32)),
-		ExpDataSN:     get32(bhs, 36),
-		BidiResidual:  get32(bhs, 40),
-		Residual:      get32(bhs, 44),
+		Overflow:        bhs[1]&flagOverflow != 0,
+		Underflow:       bhs[1]&flagUnderflow != 0,
+		BidiOverflow:    bhs[1]&flagBidiOverflow != 0,
+		BidiUnderflow:   bhs[1]&flagBidiUnderflow != 0,
+		Response:        bhs[2],
+		Status:          bhs[3],
+		DataLength:      DataLengthOf(bhs),
+		StatusQualifier: binary.BigEndian.Uint16(bhs[8:]),
+		ITT:             get32(bhs, 16),
+		SNACKTag:        get32(bhs, 20),
+		StatSN:          StatSN(get32(bhs, 24)),
+		ExpCmdSN:        CmdSN(get32(bhs, 28)),
+		MaxCmdSN:        CmdSN(get32(bhs, 32)),
+		ExpDataSN:       get32(bhs, 36),
+		BidiResidual:    get32(bhs, 40),
+		Residual:        get32(bhs, 44),
 	}
 	return nil
 }

@@ -165,7 +165,11 @@ var keyTable = [keyCount]keyRow{
 		name: "TaskReporting", kind: kindList, use: onlyLeading, names: []string{"RFC3720", "ResponseFence", "FastAbort"},
 		takes: func(*Negotiation) []string { return []string{"RFC3720"} },
 	},
-	{name: "iSCSIProtocolLevel", kind: kindMin, use: onlyLeading, max: 31, def: 1},
+	{
+		name: "iSCSIProtocolLevel", kind: kindMin, use: onlyLeading, max: 31, def: 1,
+		want: func(n *Negotiation) uint32 { return n.protocolLevel() },
+		set:  func(p *Params, v uint32) { p.ProtocolLevel = v },
+	},
 
 	// Obsolete keys that peers still offer (RFC 7143, 13.25): markers are No, their intervals Reject.
 	{name: "IFMarker", kind: kindAnd, max: 1},

@@ -91,7 +91,7 @@ var keyRules = []struct {
 	{key: "ErrorRecoveryLevel", offers: []offer{{"0", "0", 0}, {"1", "0", 0}, {"2", "0", 0}, {"3", "Reject", 0}, {"x", "Reject", 0}}},
 	// 13.23 and 13.24 (RFC 7144, 7.1).
 	{key: "TaskReporting", offers: []offer{{"RFC3720", "RFC3720", 0}, {"FastAbort,RFC3720", "RFC3720", 0}, {"FastAbort", "Reject", 0}}},
-	{key: "iSCSIProtocolLevel", offers: []offer{{"0", "0", 0}, {"1", "1", 1}, {"2", "1", 1}, {"31", "1", 1}, {"32", "Reject", 1}}},
+	{key: "iSCSIProtocolLevel", offers: []offer{{"0", "0", 0}, {"1", "1", 1}, {"2", "2", 2}, {"3", "2", 2}, {"31", "2", 2}, {"-1", "Reject", 1}, {"32", "Reject", 1}}},
 	// 13.25: obsolete.
 	{key: "IFMarker", offers: []offer{{"No", "No", 0}, {"Yes", "No", 0}}},
 	{key: "OFMarker", offers: []offer{{"No", "No", 0}, {"Yes", "No", 0}}},

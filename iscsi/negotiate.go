@@ -323,6 +323,15 @@ func (n *Negotiation) digests(list []string) []string {
 	return list
 }
 
+// protocolLevel is our iSCSIProtocolLevel. An initiator has no use for what level 2 adds, and does not offer the
+// key: peers answer it with anything from NotUnderstood on (ISER.md 2.3).
+func (n *Negotiation) protocolLevel() uint32 {
+	if n.role == Target {
+		return MaxProtocolLevel
+	}
+	return 1
+}
+
 func (n *Negotiation) initialR2T() uint32 {
 	switch {
 	case n.config.InitialR2T != nil:

@@ -25,6 +25,8 @@ type Params struct {
 	DataPDUInOrder           bool
 	DataSequenceInOrder      bool
 	RDMAExtensions           bool
+	// ProtocolLevel is iSCSIProtocolLevel: 1 is RFC 7143, MaxProtocolLevel has what RFC 7144 adds to it.
+	ProtocolLevel uint32
 	// MaxSendData and MaxRecvData bound a PDU's data segment from us and to us. Over TCP they come from
 	// MaxRecvDataSegmentLength, over iSER from the two iSER keys.
 	MaxSendData uint32
@@ -32,6 +34,9 @@ type Params struct {
 	// Discovery: this is a discovery session.
 	Discovery bool
 }
+
+// MaxProtocolLevel is the highest iSCSIProtocolLevel there is, and the highest that a target agrees to (RFC 7144).
+const MaxProtocolLevel = 2
 
 // WithConnection is p, the values of a session, with those that each connection has for itself taken from c
 // (RFC 7143, 13: digests and MaxRecvDataSegmentLength; RFC 7145, 6: the two iSER length keys).

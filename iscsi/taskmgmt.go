@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// TMFunction is a task management function (RFC 7143, 11.5.1).
+// TMFunction is a task management function (RFC 7143, 11.5.1; from TMQueryTask on RFC 7144).
 type TMFunction uint8
 
 // The task management functions.
@@ -18,7 +18,17 @@ const (
 	TMTargetWarmReset  TMFunction = 6
 	TMTargetColdReset  TMFunction = 7
 	TMTaskReassign     TMFunction = 8
+	// Those below need MaxProtocolLevel.
+	TMQueryTask       TMFunction = 9
+	TMQueryTaskSet    TMFunction = 10
+	TMNexusReset      TMFunction = 11
+	TMQueryAsyncEvent TMFunction = 12
 )
+
+// Asks reports whether the function only asks, and changes nothing.
+func (f TMFunction) Asks() bool {
+	return f == TMQueryTask || f == TMQueryTaskSet || f == TMQueryAsyncEvent
+}
 
 // String says a function in words.
 func (f TMFunction) String() string {
@@ -39,6 +49,14 @@ func (f TMFunction) String() string {
 		return "target cold reset"
 	case TMTaskReassign:
 		return "task reassign"
+	case TMQueryTask:
+		return "query task"
+	case TMQueryTaskSet:
+		return "query task set"
+	case TMNexusReset:
+		return "I_T nexus reset"
+	case TMQueryAsyncEvent:
+		return "query asynchronous event"
 	}
 	return fmt.Sprintf("function %d", uint8(f))
 }
@@ -87,7 +105,7 @@ func (p *TMFRequest) Parse(bhs *[BHSSize]byte) error {
 	return nil
 }
 
-// TMResponse is the outcome of a task management function (RFC 7143, 11.6.1).
+// TMResponse is the outcome of a task management function (RFC 7143, 11.6.1; TMSucceeded RFC 7144).
 type TMResponse uint8
 
 // The task management responses.
@@ -99,6 +117,7 @@ const (
 	TMReassignNotSupp   TMResponse = 4
 	TMNotSupported      TMResponse = 5
 	TMAuthorizationFail TMResponse = 6
+	TMSucceeded         TMResponse = 7 // what was asked for is there; TMComplete says that it is not
 	TMRejected          TMResponse = 255
 )
 
@@ -119,6 +138,8 @@ func (r TMResponse) String() string {
 		return "function not supported"
 	case TMAuthorizationFail:
 		return "function not authorised"
+	case TMSucceeded:
+		return "function succeeded"
 	case TMRejected:
 		return "function rejected"
 	}
@@ -128,6 +149,8 @@ func (r TMResponse) String() string {
 // A TMFResponse answers a TMFRequest (RFC 7143, 11.6).
 type TMFResponse struct {
 	Response TMResponse
+	// Info is the additional response information of SAM-5, 7.10 (RFC 7144); zero but for TMQueryAsyncEvent.
+	Info     [3]byte
 	ITT      uint32
 	StatSN   StatSN
 	ExpCmdSN CmdSN
@@ -138,6 +161,7 @@ type TMFResponse struct {
 func (p *TMFResponse) Put(bhs *[BHSSize]byte) {
 	start(bhs, OpTMFResponse, false, flagFinal)
 	bhs[2] = byte(p.Response)
+	copy(bhs[8:11], p.Info[:])
 	put32(bhs, 16, p.ITT)
 	put32(bhs, 24, uint32(p.StatSN))
 	put32(bhs, 28, uint32(p.ExpCmdSN))
@@ -151,6 +175,7 @@ func (p *TMFResponse) Parse(bhs *[BHSSize]byte) error {
 	}
 	*p = TMFResponse{
 		Response: TMResponse(bhs[2]),
+		Info:     [3]byte(bhs[8:11]),
 		ITT:      get32(bhs, 16),
 		StatSN:   StatSN(get32(bhs, 24)),
 		ExpCmdSN: CmdSN(get32(bhs, 28)),

@@ -127,14 +127,15 @@ func TestStatusesInWords(t *testing.T) {
 }
 
 func TestCodesInWords(t *testing.T) {
-	for f := TMAbortTask; f <= TMTaskReassign; f++ {
+	for f := TMAbortTask; f <= TMQueryAsyncEvent; f++ {
 		assert.NotContains(t, f.String(), "function ")
+		assert.Equal(t, strings.HasPrefix(f.String(), "query"), f.Asks(), "%v", f)
 	}
-	assert.Equal(t, "function 9", TMFunction(9).String())
-	for _, r := range []TMResponse{0, 1, 2, 3, 4, 5, 6, 255} {
+	assert.Equal(t, "function 13", TMFunction(13).String())
+	for _, r := range []TMResponse{0, 1, 2, 3, 4, 5, 6, 7, 255} {
 		assert.NotContains(t, r.String(), "response ")
 	}
-	assert.Equal(t, "response 7", TMResponse(7).String())
+	assert.Equal(t, "response 8", TMResponse(8).String())
 	for _, r := range []RejectReason{2, 3, 4, 5, 6, 7, 8, 9, 10, 12} {
 		assert.NotContains(t, r.String(), "reason ")
 	}

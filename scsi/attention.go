@@ -13,6 +13,7 @@ type attention uint32
 const (
 	powerOn attention = 1 << iota
 	busDeviceReset
+	nexusLost
 	commandsCleared
 	modeChanged
 	reservationsPreempted
@@ -25,7 +26,7 @@ const (
 	reportedLUNsChanged
 
 	// resetAttentions come before a reservation conflict, all others after it (SAM-5, 5.3.3).
-	resetAttentions = powerOn | busDeviceReset
+	resetAttentions = powerOn | busDeviceReset | nexusLost
 	allAttentions   = ^attention(0)
 )
 
@@ -33,6 +34,7 @@ const (
 var attentionSense = [...]*senseError{
 	{key: keyUnitAttention, asc: 0x29, ascq: 0x00}, // POWER ON, RESET, OR BUS DEVICE RESET OCCURRED
 	{key: keyUnitAttention, asc: 0x29, ascq: 0x03}, // BUS DEVICE RESET FUNCTION OCCURRED
+	{key: keyUnitAttention, asc: 0x29, ascq: 0x07}, // I_T NEXUS LOSS OCCURRED
 	{key: keyUnitAttention, asc: 0x2f, ascq: 0x00}, // COMMANDS CLEARED BY ANOTHER INITIATOR
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x01}, // MODE PARAMETERS CHANGED
 	{key: keyUnitAttention, asc: 0x2a, ascq: 0x03}, // RESERVATIONS PREEMPTED
@@ -51,6 +53,7 @@ type Nexus struct {
 	initiator    string
 	relativePort uint16
 	mask         mask
+	queries      bool
 	copies       copyResults
 
 	// clean, indexed by unit number, has the units of which nothing is pending. Commands look here
@@ -79,11 +82,17 @@ type NexusConfig struct {
 	LUNs []int
 	// ReadOnly: commands that change a unit are refused (WRITE PROTECTED). Reservations are not.
 	ReadOnly bool
+	// QueryTasks: the transport carries out QUERY TASK, QUERY TASK SET, I_T NEXUS RESET and QUERY ASYNCHRONOUS EVENT
+	// for this nexus. REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS says so.
+	QueryTasks bool
 }
 
 // Attach makes the nexus of a session; its first command gets POWER ON (29/00) once per logical unit.
 func (d *Device) Attach(c NexusConfig) *Nexus {
-	n := &Nexus{initiator: c.Initiator, relativePort: c.RelativePort, mask: newMask(&c), pending: make(map[*LogicalUnit]attention)}
+	n := &Nexus{
+		initiator: c.Initiator, relativePort: c.RelativePort, mask: newMask(&c), queries: c.QueryTasks,
+		pending: make(map[*LogicalUnit]attention),
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.nexuses[n] = struct{}{}
@@ -136,6 +145,29 @@ func (d *Device) attend(n *Nexus, lu *LogicalUnit, which attention) *senseError 
 		n.listedLocked(d.epoch)
 	}
 	return attentionSense[bit]
+}
+
+// QueryAttention tells which unit attention condition a nexus would be told of first on a unit, and leaves it pending
+// (QUERY ASYNCHRONOUS EVENT; SAM-5, 7.10). ok is false if there is none, or no such unit.
+//
+//	byte 0: 4..5 UADE DEPTH (1: one condition, 2: more)  0..3 sense key   byte 1: ASC   byte 2: ASCQ
+func (d *Device) QueryAttention(n *Nexus, lun uint64) (info [3]byte, ok bool) {
+	lu := d.find(n, lun)
+	if lu == nil {
+		return info, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	set, met := n.pending[lu]
+	if !met {
+		set = n.greetingLocked(lu)
+	}
+	if set == 0 {
+		return info, false
+	}
+	e := attentionSense[bits.TrailingZeros32(uint32(set))]
+	depth := min(bits.OnesCount32(uint32(set)), 2)
+	return [3]byte{byte(depth)<<4 | e.key, e.asc, e.ascq}, true
 }
 
 // greetingLocked is what a nexus has to be told of a unit that it has not met. One that has come while

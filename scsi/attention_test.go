@@ -97,6 +97,74 @@ func TestAttentionsComeInOrderOfPrecedence(t *testing.T) {
 	assert.Equal(t, "6/29/03", other.ready(0))
 }
 
+// TestNexusReset: the nexus is told on every unit, after resets and before all else; nobody else is, and only what it
+// held itself goes.
+func TestNexusReset(t *testing.T) {
+	b := newBench(t, newMemory(4096))
+	b.add(1, "b")
+	require.Equal(t, "6/3f/0e", b.ready(0))
+	require.Equal(t, "6/29/00", b.ready(1))
+	other := b.peer("j", 1)
+	require.Equal(t, Good, b.status(reserve6...))
+	b.d.ResetNexus(other.nexus)
+	assert.Equal(t, Good, b.status(reserve6...), "another one's reset")
+	assert.Equal(t, "6/29/07", other.ready(0), "told though the unit is reserved")
+	assert.Equal(t, ReservationConflict, other.status(testReady...))
+
+	require.NoError(t, b.lu.CapacityChanged())
+	b.d.ResetNexus(b.nexus)
+	require.True(t, b.d.ResetLU(0, nil))
+	for _, want := range []string{"6/29/03", "6/29/07", "6/2a/09", ""} {
+		assert.Equal(t, want, b.ready(0))
+	}
+	assert.Equal(t, "6/29/07", b.ready(1))
+	b.d.ResetNexus(b.nexus)
+	assert.Equal(t, "6/29/03", other.ready(0))
+	assert.Equal(t, "6/2a/09", other.ready(0))
+	assert.Equal(t, "", other.ready(0))
+	assert.Equal(t, Good, other.status(reserve6...))
+	b.d.ResetNexus(b.nexus)
+	assert.Equal(t, "6/29/07", b.ready(0))
+	assert.Equal(t, ReservationConflict, b.status(testReady...), "not its own")
+}
+
+func TestNexusResetEndsItsReservation(t *testing.T) {
+	b := newBench(t, newMemory(4096))
+	other := b.peer("j", 1)
+	require.Equal(t, Good, b.status(reserve6...))
+	b.d.ResetNexus(b.nexus)
+	assert.Equal(t, Good, other.status(reserve6...))
+}
+
+// TestQueryAttention: what is pending is told, with how much there is, and stays.
+func TestQueryAttention(t *testing.T) {
+	b := newBench(t, newMemory(4096))
+	query := func() (info [3]byte) {
+		info, ok := b.d.QueryAttention(b.nexus, 0)
+		assert.Equal(t, info != [3]byte{}, ok)
+		return info
+	}
+	assert.Zero(t, query())
+	require.NoError(t, b.lu.CapacityChanged())
+	assert.Equal(t, [3]byte{0x16, 0x2a, 0x09}, query())
+	b.d.ResetNexus(b.nexus)
+	assert.Equal(t, [3]byte{0x26, 0x29, 0x07}, query())
+	require.True(t, b.d.ResetLU(0, nil))
+	assert.Equal(t, [3]byte{0x26, 0x29, 0x03}, query())
+	for _, want := range []string{"6/29/03", "6/29/07", "6/2a/09", ""} {
+		assert.Equal(t, want, b.ready(0))
+	}
+	assert.Zero(t, query())
+	b.nexus = b.d.Attach(NexusConfig{Initiator: "k", RelativePort: 1, LUNs: []int{0}})
+	assert.Equal(t, [3]byte{0x16, 0x29, 0}, query(), "it has not met the unit")
+	assert.Equal(t, "6/29/00", b.ready(0))
+	b.add(1, "b")
+	for _, lun := range []uint64{lunAt(1), lunAt(9), 1 << 62} {
+		_, ok := b.d.QueryAttention(b.nexus, lun)
+		assert.False(t, ok, "%x: not there for it", lun)
+	}
+}
+
 func TestReportedLUNsChangedIsToldOnce(t *testing.T) {
 	b := newBench(t, newMemory(4096))
 	b.add(1, "b")

@@ -216,6 +216,21 @@ func (d *Device) resetLocked(lu *LogicalUnit) {
 	d.raiseLocked(lu, busDeviceReset, nil)
 }
 
+// ResetNexus tells a nexus that it has been reset (I_T NEXUS LOSS OCCURRED, 29/07; SAM-5, 6.3.4), and drops what units
+// keep for as long as it is there: its SPC-2 reservations and the results of its copies. Persistent reservations stay.
+// Aborting its tasks is the transport's part.
+func (d *Device) ResetNexus(n *Nexus) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, lu := range *d.units.Load() {
+		if lu != nil {
+			lu.endReserveLocked(n)
+			n.copies.forget(lu)
+			n.raiseLocked(lu, nexusLost)
+		}
+	}
+}
+
 // CommandsCleared tells a nexus that another one has ended commands of it on a unit, which get no status since TAS is
 // 0 (SAM-5, 5.6: COMMANDS CLEARED BY ANOTHER INITIATOR, 2F/00).
 func (d *Device) CommandsCleared(n *Nexus, lun uint64) {

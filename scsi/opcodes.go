@@ -117,7 +117,8 @@ func reportOneOpcode(op *operation, withTimeouts bool) []byte {
 	return b
 }
 
-// Task management functions that a transport carries out with this package's help (SPC-4, 6.36).
+// Task management functions that a transport carries out with this package's help (SPC-4, 6.36), those of the second
+// byte and queryTask only for a nexus with NexusConfig.QueryTasks: what an initiator reads here it may use.
 const (
 	tmfExtended = 0x80 // REPD
 
@@ -125,7 +126,12 @@ const (
 	abortTaskSet     = 0x40
 	clearTaskSet     = 0x10
 	logicalUnitReset = 0x08
+	queryTask        = 0x04
 	targetReset      = 0x02
+
+	queryAsyncEvent = 0x04
+	queryTaskSet    = 0x02
+	nexusReset      = 0x01
 )
 
 func prepareReportTMFs(_ *Device, t *Task) error {
@@ -135,6 +141,10 @@ func prepareReportTMFs(_ *Device, t *Task) error {
 		data[3] = 12
 	}
 	data[0] = abortTask | abortTaskSet | clearTaskSet | logicalUnitReset | targetReset
+	if t.Nexus.queries {
+		data[0] |= queryTask
+		data[1] = queryAsyncEvent | queryTaskSet | nexusReset
+	}
 	t.reply(data, binary.BigEndian.Uint32(t.CDB[6:]))
 	return nil
 }

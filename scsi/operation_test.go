@@ -110,6 +110,9 @@ func TestReportTaskManagementFunctions(t *testing.T) {
 	assert.Equal(t, []byte{0xda, 0, 0, 0}, b.run(0, []byte{0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0}, 4, nil).data)
 	long := append([]byte{0xda, 0, 0, 12}, make([]byte, 12)...)
 	assert.Equal(t, long, b.run(0, []byte{0xa3, 0x0d, 0x80, 0, 0, 0, 0, 0, 0, 16, 0, 0}, 16, nil).data)
+	b.nexus = b.d.Attach(NexusConfig{Initiator: "j", RelativePort: 1, QueryTasks: true})
+	require.Equal(t, "6/29/00", b.ready(0))
+	assert.Equal(t, []byte{0xde, 7, 0, 0}, b.run(0, []byte{0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0}, 4, nil).data)
 }
 
 // What initiators set without meaning to use it is not refused.

@@ -85,6 +85,30 @@ func TestManagementOfCallers(t *testing.T) {
 	require.NoError(t, b.err)
 }
 
+// TestFunctionsOfLevel2: "function complete" of a query ends nothing, an I_T nexus reset ends all.
+func TestFunctionsOfLevel2(t *testing.T) {
+	b := newBench(4)
+	for _, lun := range []iscsi.LUN{1, 2} {
+		b.ask(requestCommand, Command{LUN: lun, CDB: make([]byte, 6)})
+	}
+	b.told = nil
+	for _, f := range []iscsi.TMFunction{iscsi.TMQueryTaskSet, iscsi.TMQueryAsyncEvent, iscsi.TMNexusReset} {
+		assert.Empty(t, b.dm.forgotten)
+		b.told = nil
+		r := &request{kind: requestTMF, function: f, lun: 1}
+		b.submit(b.now, letter{r: r})
+		b.round()
+		req := b.lastTMF(t)
+		assert.Equal(t, f, req.Function)
+		b.answerTMF(req.ITT, iscsi.TMComplete)
+		assert.Contains(t, b.told, r)
+	}
+	assert.Len(t, b.told, 3)
+	assert.Equal(t, b.dm.commands, b.dm.forgotten)
+	_, err := (&Session{}).TaskManagement(t.Context(), iscsi.TMQueryTask, 0)
+	assert.ErrorContains(t, err, "not for callers")
+}
+
 func TestManagementWithoutAnswer(t *testing.T) {
 	b := newBench(1)
 	r := b.ask(requestTMF, Command{})

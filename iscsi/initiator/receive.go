@@ -203,7 +203,7 @@ func (c *core) abortAnswered(t *task, answer iscsi.TMResponse) error {
 func (c *core) functionDone(m *management) {
 	all := false
 	switch m.function {
-	case iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset:
+	case iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset, iscsi.TMNexusReset:
 		all = true
 	case iscsi.TMAbortTaskSet, iscsi.TMClearTaskSet, iscsi.TMLogicalUnitReset:
 	default:

@@ -302,9 +302,9 @@ func (s *Session) Ping(ctx context.Context) (time.Duration, error) {
 
 // TaskManagement asks for a function on a logical unit (the reset functions: on the target). Functions on
 // single tasks are refused: Do aborts a task when its context ends. Commands that the function has ended
-// return ErrAborted.
+// return ErrAborted. Functions of RFC 7144 are answered "not supported": a session has iSCSIProtocolLevel 1.
 func (s *Session) TaskManagement(ctx context.Context, f iscsi.TMFunction, lun iscsi.LUN) (iscsi.TMResponse, error) {
-	if f == iscsi.TMAbortTask || f == iscsi.TMTaskReassign {
+	if f == iscsi.TMAbortTask || f == iscsi.TMTaskReassign || f == iscsi.TMQueryTask {
 		return 0, fmt.Errorf("task management: %s is not for callers", f)
 	}
 	r := s.requests.get(requestTMF)

@@ -127,7 +127,8 @@ func (c *conn) checkCommand(cmd *iscsi.SCSICommand, n uint32) error {
 }
 
 // fillTask says the command in SCSI's terms. Without expected data, or without a direction for it, no
-// data moves whatever the flags say.
+// data moves whatever the flags say. The priority is not carried: a device server need not look at it (SAM-5, 8.7), and
+// ours says that it does not (PRIOR_SUP of the Extended INQUIRY Data page).
 func (c *conn) fillTask(t *task, cmd *iscsi.SCSICommand) {
 	s := &t.scsi
 	s.Nexus, s.LUN, s.Attr, s.EDTL = c.ses.nexus, uint64(cmd.LUN), scsi.Attr(cmd.Attr), cmd.EDTL

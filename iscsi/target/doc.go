@@ -37,6 +37,9 @@
 //	...
 //	s.Shutdown(ctx)
 //
+// The task management functions of RFC 7144 stand in query.go: a session has them if the initiator has asked for
+// iSCSIProtocolLevel 2.
+//
 // Reject is sent only for a Text Request that cannot be answered and for a SNACK, which takes no CmdSN and asks
 // for error recovery that was not agreed on. It is useless for a SCSI Command (the
 // initiator's task hangs on) and harmful for others (some initiators crash on it), so that every other

@@ -392,10 +392,10 @@ func TestSessionReinstatementEndsAllConnections(t *testing.T) {
 // TestTaskManagementReachesOtherConnections: in every state of a task.
 func TestTaskManagementReachesOtherConnections(t *testing.T) {
 	for _, st := range tmStates {
-		for _, f := range []iscsi.TMFunction{iscsi.TMAbortTask, iscsi.TMAbortTaskSet, iscsi.TMLogicalUnitReset} {
+		for _, f := range []iscsi.TMFunction{iscsi.TMAbortTask, iscsi.TMAbortTaskSet, iscsi.TMLogicalUnitReset, iscsi.TMNexusReset} {
 			t.Run(st.name+"/"+f.String(), func(t *testing.T) {
 				b := newBench(t, benchConfig{neg: severalConnections})
-				one := b.login(tcpTraits, "MaxConnections=4", "InitialR2T=No")
+				one := b.login(tcpTraits, "MaxConnections=4", "InitialR2T=No", "iSCSIProtocolLevel=2")
 				one.clearUA(0, 1)
 				two := b.join(one, 1)
 				itt := st.start(b, two.at(one.cmdSN))
@@ -420,8 +420,12 @@ func TestTaskManagementReachesOtherConnections(t *testing.T) {
 				two.dm.set(func() { two.dm.holdGets = false })
 				two.dm.releaseAll()
 				two.cmdSN = one.cmdSN
-				if f == iscsi.TMLogicalUnitReset {
+				switch f {
+				case iscsi.TMLogicalUnitReset:
 					two.checkCondition(two.read(1, 0, 1), 0x06_29_03)
+				case iscsi.TMNexusReset:
+					two.checkCondition(two.read(1, 0, 1), 0x06_29_07)
+					two.checkCondition(two.read(0, 0, 1), 0x06_29_07)
 				}
 				two.good(two.read(1, 0, 1))
 				b.wholeWindow(one.at(two.cmdSN))

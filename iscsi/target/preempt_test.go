@@ -228,28 +228,35 @@ func TestTargetResetLeavesMaskedUnitsAlone(t *testing.T) {
 }
 
 // TestReportedTaskManagementFunctionsAreTrue asks for each function of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS
-// (SPC-4, 6.36).
+// (SPC-4, 6.36), in a session with those of RFC 7144 and in one without.
 func TestReportedTaskManagementFunctionsAreTrue(t *testing.T) {
 	b := newBench(t, benchConfig{})
-	c := b.login(tcpTraits)
+	b.login(tcpTraits, "iSCSIProtocolLevel=1").reportIsTrue(0)
+	b.other("iSCSIProtocolLevel=2").reportIsTrue(7)
+}
+
+// reportIsTrue checks the report, and that its second byte is newer.
+func (c *client) reportIsTrue(newer byte) {
+	c.t.Helper()
 	c.clearUA(0)
 	cdb := make([]byte, 16)
 	cdb[0], cdb[1], cdb[9] = 0xa3, 0x0d, 16
 	itt := c.command(iscsi.SCSICommand{Final: true, Read: true, EDTL: 16}, cdb, nil)
 	c.good(itt)
-	var said byte
+	var said uint16
 	c.dm.set(func() {
-		require.Len(t, c.dm.memory[itt], 4)
-		said = c.dm.memory[itt][0]
-		assert.Zero(t, c.dm.memory[itt][1], "query and I_T nexus functions need RFC 7144")
+		require.Len(c.t, c.dm.memory[itt], 4)
+		said = binary.BigEndian.Uint16(c.dm.memory[itt])
 	})
-	for f, bit := range map[iscsi.TMFunction]byte{
-		iscsi.TMAbortTask: 0x80, iscsi.TMAbortTaskSet: 0x40, iscsi.TMClearACA: 0x20, iscsi.TMClearTaskSet: 0x10,
-		iscsi.TMLogicalUnitReset: 0x08, 9: 0x04, iscsi.TMTargetWarmReset: 0x02,
+	assert.Equal(c.t, newer, byte(said))
+	for f, bit := range map[iscsi.TMFunction]uint16{
+		iscsi.TMAbortTask: 0x8000, iscsi.TMAbortTaskSet: 0x4000, iscsi.TMClearACA: 0x2000, iscsi.TMClearTaskSet: 0x1000,
+		iscsi.TMLogicalUnitReset: 0x0800, iscsi.TMQueryTask: 0x0400, iscsi.TMTargetWarmReset: 0x0200,
+		iscsi.TMQueryAsyncEvent: 4, iscsi.TMQueryTaskSet: 2, iscsi.TMNexusReset: 1,
 	} {
 		c.tmf(iscsi.TMFRequest{Function: f})
 		p := c.expect(iscsi.OpTMFResponse)
 		c.stat++
-		assert.Equal(t, said&bit != 0, iscsi.TMResponse(p.bhs[2]) != iscsi.TMNotSupported, "%v", f)
+		assert.Equal(c.t, said&bit != 0, iscsi.TMResponse(p.bhs[2]) != iscsi.TMNotSupported, "%v", f)
 	}
 }

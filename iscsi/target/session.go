@@ -246,6 +246,7 @@ func (c *conn) openSession(ses *session) error {
 			RelativePort: ses.key.tag,
 			LUNs:         rights.LUNs,
 			ReadOnly:     rights.ReadOnly,
+			QueryTasks:   ses.params.ProtocolLevel >= iscsi.MaxProtocolLevel,
 		})
 	}
 	return nil

@@ -31,6 +31,7 @@ type tmfOp struct {
 	since    time.Time
 	pending  atomic.Int32 // connections that are not quiet
 	over     atomic.Bool  // answered, or never to be
+	info     [3]byte      // additional response information
 }
 
 // quiet notes that one connection is quiet.
@@ -105,6 +106,8 @@ func (c *conn) manage(op *tmfOp) {
 		c.abortMany(op, abortSet{by: c.ses.nexus}, true)
 	case iscsi.TMTaskReassign: // needs ErrorRecoveryLevel 2
 		c.answerTMF(op, iscsi.TMReassignNotSupp)
+	case iscsi.TMQueryTask, iscsi.TMQueryTaskSet, iscsi.TMNexusReset, iscsi.TMQueryAsyncEvent:
+		c.manageLevel2(op)
 	default:
 		c.answerTMF(op, iscsi.TMNotSupported)
 	}
@@ -206,6 +209,18 @@ func (c *conn) abort(set abortSet) {
 
 // abortHeld drops the commands of a set that wait for their turn, and counts them.
 func (c *conn) abortHeld(set *abortSet) (n int) {
+	for sn, cmd := range c.heldCommands {
+		if set.covers(cmd.LUN) {
+			c.ses.gone.add(cmd.ITT)
+			c.skip(sn)
+			n++
+		}
+	}
+	return n
+}
+
+// heldCommands yields the commands of the session that wait for their turn in the window, with their CmdSN.
+func (c *conn) heldCommands(yield func(iscsi.CmdSN, *iscsi.SCSICommand) bool) {
 	w := &c.ses.win
 	for sn := c.seq.ExpCmdSN; c.ses.held > 0 && !sn.After(c.seq.MaxCmdSN); sn++ {
 		s := w.at(sn)
@@ -213,14 +228,10 @@ func (c *conn) abortHeld(set *abortSet) (n int) {
 			continue
 		}
 		var cmd iscsi.SCSICommand
-		if cmd.Parse(&s.pdu.bhs) != nil || !set.covers(cmd.LUN) {
-			continue
+		if cmd.Parse(&s.pdu.bhs) == nil && !yield(sn, &cmd) {
+			return
 		}
-		c.ses.gone.add(cmd.ITT)
-		c.skip(sn)
-		n++
 	}
-	return n
 }
 
 // abortTask ends a task without a response, now or as soon as whoever has it lets go. A response that is
@@ -311,6 +322,8 @@ func (c *conn) finishTMF(op *tmfOp) {
 		device.ResetLU(uint64(op.request.LUN), c.ses.nexus)
 	case iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset:
 		device.Reset(c.ses.nexus)
+	case iscsi.TMNexusReset:
+		device.ResetNexus(c.ses.nexus)
 	}
 	c.answerTMF(op, iscsi.TMComplete)
 	if op.request.Function == iscsi.TMTargetColdReset {
@@ -334,6 +347,7 @@ func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
 	c.openSlot(op.windowed)
 	r := iscsi.TMFResponse{
 		Response: response,
+		Info:     op.info,
 		ITT:      op.request.ITT,
 		StatSN:   c.nextStatSN(),
 		ExpCmdSN: c.seq.ExpCmdSN,
@@ -341,8 +355,10 @@ func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
 	}
 	r.Put(&c.bhs)
 	c.reply(nil)
-	c.log.WithFields(logrus.Fields{"lun": op.request.LUN, "itt": op.request.RefITT}).
-		Infof("%v: %v", op.request.Function, response)
+	if !op.request.Function.Asks() { // those may come often, and nothing has happened
+		c.log.WithFields(logrus.Fields{"lun": op.request.LUN, "itt": op.request.RefITT}).
+			Infof("%v: %v", op.request.Function, response)
+	}
 }
 
 // overdue looks at the deadlines of single tasks and functions.

@@ -122,13 +122,13 @@ var tmStates = []tmState{
 func TestAbortWaitsUntilTheTaskIsQuiet(t *testing.T) {
 	functions := []iscsi.TMFunction{
 		iscsi.TMAbortTask, iscsi.TMAbortTaskSet, iscsi.TMClearTaskSet, iscsi.TMLogicalUnitReset,
-		iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset,
+		iscsi.TMTargetWarmReset, iscsi.TMTargetColdReset, iscsi.TMNexusReset,
 	}
 	for _, st := range tmStates {
 		for _, f := range functions {
 			t.Run(st.name+"/"+f.String(), func(t *testing.T) {
 				b := newBench(t, benchConfig{})
-				c := b.login(tcpTraits, "InitialR2T=No")
+				c := b.login(tcpTraits, "InitialR2T=No", "iSCSIProtocolLevel=2")
 				c.clearUA(0, 1)
 				itt := st.start(b, c)
 				c.tmf(iscsi.TMFRequest{Function: f, LUN: lun(1), RefITT: itt, RefCmdSN: c.cmdSN - 1})
@@ -163,8 +163,11 @@ func TestAbortWaitsUntilTheTaskIsQuiet(t *testing.T) {
 					(&iscsi.DataOut{Final: true, ITT: itt, TTT: iscsi.ReservedTag, Offset: 512}).Put(&bhs)
 					c.push(bhs, nil, make([]byte, 512))
 				}
-				if f == iscsi.TMTargetWarmReset {
+				switch f {
+				case iscsi.TMTargetWarmReset:
 					c.checkCondition(c.command(iscsi.SCSICommand{Final: true}, nil, nil), 0x06_29_03)
+				case iscsi.TMNexusReset:
+					c.checkCondition(c.command(iscsi.SCSICommand{Final: true}, nil, nil), 0x06_29_07)
 				}
 				c.command(iscsi.SCSICommand{Final: true, ITT: itt, LUN: lun(0)}, nil, nil)
 				r, _ := c.response(itt)
@@ -188,7 +191,8 @@ func TestAbortOfWhatIsNotThere(t *testing.T) {
 		c.tmfResponse(iscsi.TMNoLUN)
 	}
 	for f, want := range map[iscsi.TMFunction]iscsi.TMResponse{ // conformance 124
-		0: iscsi.TMNotSupported, 3: iscsi.TMNotSupported, 8: iscsi.TMReassignNotSupp, 9: iscsi.TMNotSupported, 127: iscsi.TMNotSupported,
+		0: iscsi.TMNotSupported, 3: iscsi.TMNotSupported, 8: iscsi.TMReassignNotSupp, 9: iscsi.TMNotSupported,
+		10: iscsi.TMNotSupported, 11: iscsi.TMNotSupported, 12: iscsi.TMNotSupported, 13: iscsi.TMNotSupported, 127: iscsi.TMNotSupported,
 	} {
 		c.tmf(iscsi.TMFRequest{Function: f})
 		c.tmfResponse(want)

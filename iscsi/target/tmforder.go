@@ -15,8 +15,10 @@ func (c *conn) overtakes(op *tmfOp) bool {
 	if !c.ses.shared || op.windowed {
 		return false
 	}
-	switch op.request.Function {
-	case iscsi.TMAbortTask, iscsi.TMTaskReassign: // RefCmdSN tells what is meant
+	switch f := op.request.Function; {
+	case f == iscsi.TMAbortTask, f == iscsi.TMTaskReassign: // RefCmdSN tells what is meant
+		return false
+	case f.Asks(): // of what is here now
 		return false
 	}
 	return c.seq.ExpCmdSN.Before(op.request.CmdSN) && !op.request.CmdSN.After(c.seq.MaxCmdSN+1)
