@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"strings"
 )
 
 // A Kind names what is wrong with a sector.
@@ -24,7 +25,7 @@ const (
 	Misplaced Kind = "misplaced"
 	// OtherWriter: a whole sector of another seed: somebody else wrote here.
 	OtherWriter Kind = "other-writer"
-	// Torn: right up to byte N, something else from there.
+	// Torn: one thing up to byte N, another from there, and the right bytes are one of them or were to be.
 	Torn Kind = "torn"
 	// BitFlip: few bits differ.
 	BitFlip Kind = "bit-flip"
@@ -42,8 +43,16 @@ type Mismatch struct {
 	// First is the first byte of the sector that differs, Differ how many do.
 	First  int `json:"first_byte"`
 	Differ int `json:"bytes_differing"`
-	// Rest says for Torn what the bytes from First on are.
-	Rest Kind `json:"rest,omitempty"`
+	// TornAt is for Torn the byte at which one thing ends and another begins; Head and Rest say what they
+	// are, empty for the right bytes, and HeadID and RestID which stamp, if one. Found is then that of the wrong
+	// part, the head's if both are, if HasFound.
+	TornAt int  `json:"torn_at_byte,omitempty"`
+	Head   Kind `json:"head,omitempty"`
+	Rest   Kind `json:"rest,omitempty"`
+	HeadID ID   `json:"head_id,omitzero"`
+	RestID ID   `json:"rest_id,omitzero"`
+	// Flipped are for BitFlip the bits that differ, byte * 8 + bit, where bit 0 is the lowest of its byte.
+	Flipped []int `json:"flipped_bits,omitempty"`
 	// Expected and Got are copies of the sector.
 	Expected []byte `json:"-"`
 	Got      []byte `json:"-"`
@@ -73,7 +82,7 @@ func (m *Mismatch) what() string {
 	case OtherWriter:
 		return fmt.Sprintf("sector %d of seed %d: another writer's data", m.Found.Sector, m.Found.Seed)
 	case Torn:
-		return fmt.Sprintf("the right bytes up to %d, then %s (torn)", m.First, m.Rest)
+		return fmt.Sprintf("%s up to %d, then %s (torn)", part(m.Head, m.HeadID), m.TornAt, part(m.Rest, m.RestID))
 	case BitFlip:
 		return fmt.Sprintf("%d wrong byte(s) from byte %d on: %s", m.Differ, m.First, m.flips())
 	default:
@@ -81,9 +90,28 @@ func (m *Mismatch) what() string {
 	}
 }
 
-// flips shows the first wrong byte.
+// part names a part of a torn sector.
+func part(k Kind, id ID) string {
+	switch k {
+	case "":
+		return "the right bytes"
+	case Stale, Newer:
+		return fmt.Sprintf("generation %d (%s)", id.Generation, k)
+	case Misplaced:
+		return fmt.Sprintf("sector %d of generation %d (misplaced)", id.Sector, id.Generation)
+	case OtherWriter:
+		return fmt.Sprintf("sector %d of seed %d (other-writer)", id.Sector, id.Seed)
+	}
+	return string(k)
+}
+
+// flips names the bits that differ and shows the first wrong byte.
 func (m *Mismatch) flips() string {
-	return fmt.Sprintf("want %02x, got %02x", m.Expected[m.First], m.Got[m.First])
+	var b strings.Builder
+	for _, bit := range m.Flipped {
+		fmt.Fprintf(&b, "bit %d of byte %d, ", bit%8, bit/8)
+	}
+	return fmt.Sprintf("%swant %02x, got %02x", b.String(), m.Expected[m.First], m.Got[m.First])
 }
 
 // maxFlippedBits is how many bits may differ for a sector to count as damaged in transit or in memory
@@ -111,9 +139,9 @@ func explain(want, got []byte, id ID) *Mismatch {
 	case uniform(got) != "":
 		m.Kind = uniform(got)
 	case flipped <= maxFlippedBits:
-		m.Kind = BitFlip
+		m.Kind, m.Flipped = BitFlip, differing(want, got)
 	default:
-		m.Kind, m.Rest = kindOfTail(id, got, m.First)
+		m.explainParts()
 	}
 	return m
 }
@@ -131,28 +159,138 @@ func kindOfStamp(want, found ID) Kind {
 	}
 }
 
-// tornUnit is the granularity at which a torn sector is looked for: nothing tears finer than a word.
-const tornUnit = 8
-
-// kindOfTail explains a sector that carries no whole stamp: its head is right, or an older generation's
-// tail shows, or nothing is known.
-func kindOfTail(id ID, got []byte, first int) (kind, rest Kind) {
-	if first < offBody {
-		return Foreign, ""
-	}
-	tail := got[first&^(tornUnit-1):]
-	if k := uniform(tail); k != "" {
-		return Torn, k
-	}
-	var old [SectorSize]byte
-	for g := id.Generation; g > 0 && id.Generation-g < 16; {
-		g--
-		fillOne(old[:], ID{Seed: id.Seed, Sector: id.Sector, Generation: g})
-		if bytes.HasSuffix(old[:], tail[tornUnit:]) && len(tail) > tornUnit {
-			return Torn, Stale
+// differing lists the bits that differ.
+func differing(want, got []byte) []int {
+	var all []int
+	for i := range want {
+		for d := want[i] ^ got[i]; d != 0; d &= d - 1 {
+			all = append(all, i*8+bits.TrailingZeros8(d))
 		}
 	}
-	return Torn, Foreign
+	return all
+}
+
+// minPart is the least that counts as a part of a torn sector, in bytes: nothing tears finer than a word,
+// and less would be a coincidence too often. staleSearched is how many generations back a part is looked for.
+const (
+	minPart       = 8
+	staleSearched = 16
+)
+
+// A source is what the bytes of a part may be.
+type source struct {
+	kind  Kind // empty: the right bytes
+	id    ID
+	known bool // id is
+}
+
+// explainParts explains a sector that carries no whole stamp: it is one thing up to some byte and another
+// from there, or its head is right, or nothing is known. The right bytes are preferred on either side, then
+// what is the longest.
+func (m *Mismatch) explainParts() {
+	var head, tail source
+	prefix, suffix := 0, 0
+	m.eachSource(func(s source, b []byte) {
+		if n := commonPrefix(b, m.Got); n > prefix {
+			head, prefix = s, n
+		}
+		if n := commonSuffix(b, m.Got); n > suffix {
+			tail, suffix = s, n
+		}
+	})
+	switch {
+	case prefix >= minPart && suffix >= minPart && prefix+suffix >= len(m.Got) && head != tail:
+		m.Kind, m.TornAt, m.Head, m.Rest = Torn, prefix, head.kind, tail.kind
+		m.HeadID, m.RestID = head.id, tail.id
+		if n := prefix &^ (minPart - 1); n+suffix >= len(m.Got) {
+			m.TornAt = n // bytes after it are alike in both by chance
+		}
+		m.Found, m.HasFound = ID{}, false
+		for _, s := range []source{tail, head} {
+			if s.kind != "" && s.known {
+				m.Found, m.HasFound = s.id, true
+			}
+		}
+	case m.First >= offBody:
+		m.Kind, m.TornAt, m.Rest = Torn, m.First, Foreign
+	default:
+		m.Kind = Foreign
+	}
+}
+
+// eachSource calls do with whatever the parts of a torn sector may be, what is likelier first. b is good
+// until do returns.
+func (m *Mismatch) eachSource(do func(s source, b []byte)) {
+	do(source{id: m.Want, known: true}, m.Expected)
+	var b [SectorSize]byte
+	do(source{kind: Zeros}, b[:])
+	Poison(b[:])
+	do(source{kind: Unwritten}, b[:])
+	if m.HasFound && m.Found != m.Want {
+		fillOne(b[:], m.Found)
+		do(source{kindOfStamp(m.Want, m.Found), m.Found, true}, b[:])
+	}
+	for back := uint64(1); back <= min(staleSearched, m.Want.Generation); back++ {
+		id := m.Want
+		id.Generation -= back
+		fillOne(b[:], id)
+		do(source{Stale, id, true}, b[:])
+	}
+	if id, ok := origin(m.Got, m.Want); ok {
+		fillOne(b[:], id)
+		do(source{kindOfStamp(m.Want, id), id, true}, b[:])
+	}
+}
+
+// plausible bounds the sectors and generations that origin believes in: a disk of 2^49 bytes. Of all 64-bit numbers
+// few are below it, so that hardly any junk passes.
+const plausible = 1 << 40
+
+// origin finds which sector and generation of want's seed the last words of a torn sector are from, if its header does
+// not say. All that makes a word of the body can be undone; what is left is the sector mixed with the generation, so that
+// either tells the other: it is another generation of the sector, or another sector of a generation near the one
+// wanted. The word before must agree.
+func origin(got []byte, want ID) (ID, bool) {
+	last, before := stateOf(got, SectorSize-8), stateOf(got, SectorSize-16)
+	if last-before != step {
+		return ID{}, false
+	}
+	x := last
+	for range (SectorSize - offBody) / 8 {
+		x -= step
+	}
+	place := unmix(unmix(x) ^ want.Seed)
+	if g := unmix(place ^ want.Sector); g < plausible && g != want.Generation {
+		return ID{Seed: want.Seed, Sector: want.Sector, Generation: g}, true
+	}
+	for back := uint64(0); back <= min(staleSearched, want.Generation); back++ {
+		g := want.Generation - back
+		if s := place ^ mix(g); s < plausible && s != want.Sector {
+			return ID{Seed: want.Seed, Sector: s, Generation: g}, true
+		}
+	}
+	return ID{}, false
+}
+
+// stateOf is the state of the body's stream at the word at a byte.
+func stateOf(s []byte, at int) uint64 { return unmix(binary.LittleEndian.Uint64(s[at:])) }
+
+func commonPrefix(a, b []byte) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return len(a)
+}
+
+func commonSuffix(a, b []byte) int {
+	for i := range a {
+		if a[len(a)-1-i] != b[len(b)-1-i] {
+			return i
+		}
+	}
+	return len(a)
 }
 
 // uniform names a buffer that is all poison or all zeros.

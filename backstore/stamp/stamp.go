@@ -58,17 +58,27 @@ func fillOne(s []byte, id ID) {
 	le.PutUint64(s[offCRC:], 0)
 	x := mix(id.Seed ^ mix(id.Sector^mix(id.Generation)))
 	for i := offBody; i < SectorSize; i += 8 {
-		x += 0x9e3779b97f4a7c15
+		x += step
 		le.PutUint64(s[i:], mix(x))
 	}
 	le.PutUint32(s[offCRC:], crc32.Checksum(s, castagnoli))
 }
+
+// step is that of splitmix64, whose state makes the words of a body.
+const step = 0x9e3779b97f4a7c15
 
 // mix is the finaliser of splitmix64: a bijection with good avalanche.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// unmix undoes mix: a shift by s is undone by shifts of s and of 2 s, the factors by their inverses modulo 2^64.
+func unmix(x uint64) uint64 {
+	x = (x ^ x>>31 ^ x>>62) * 0x319642b2d24d8ec3
+	x = (x ^ x>>27 ^ x>>54) * 0x96de1b173f119089
+	return x ^ x>>30 ^ x>>60
 }
 
 // Poison fills p with a value that no sector has: what is still poison after a read was never written

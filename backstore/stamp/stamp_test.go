@@ -1,6 +1,7 @@
 package stamp_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/goiser/goiser/backstore/stamp"
@@ -69,8 +70,14 @@ func TestMismatchIsExplained(t *testing.T) {
 		{"another seed", at(8, 81920, 3), stamp.OtherWriter, "", "seed 8"},
 		{"one bit", flip, stamp.BitFlip, "", "byte 100"},
 		{"torn with poison", splice(good, poisoned(stamp.SectorSize), 256), stamp.Torn, stamp.Unwritten, "up to 256"},
+		{"torn after zeros", splice(make([]byte, stamp.SectorSize), good, 128), stamp.Torn, "", "zeros up to 128, then the right bytes"},
+		{"torn after an older write", splice(at(7, 81920, 2), good, 64), stamp.Torn, "", "generation 2 (stale) up to 64, then the right bytes"},
+		{"torn after poison", splice(poisoned(stamp.SectorSize), good, 504), stamp.Torn, "", "unwritten up to 504"},
+		{"torn with junk", splice(good, junk, 256), stamp.Torn, stamp.Foreign, "up to 256"},
 		{"torn with zeros", splice(good, make([]byte, stamp.SectorSize), 128), stamp.Torn, stamp.Zeros, "up to 128"},
 		{"torn with an older write", splice(good, at(7, 81920, 1), 192), stamp.Torn, stamp.Stale, "up to 192"},
+		{"torn with another sector", splice(good, at(7, 5, 3), 256), stamp.Torn, stamp.Misplaced, "up to 256, then sector 5"},
+		{"torn after another writer", splice(at(9, 81920, 3), good, 256), stamp.Torn, "", "sector 81920 of seed 9 (other-writer) up to 256, then the right bytes"},
 		{"junk", junk, stamp.Foreign, "", "foreign bytes"},
 	}
 	var c stamp.Checker
@@ -83,6 +90,67 @@ func TestMismatchIsExplained(t *testing.T) {
 			assert.Contains(t, m.String(), r.word)
 			assert.Contains(t, m.String(), "sector 81920")
 		})
+	}
+}
+
+func TestFlippedBitsAreNamed(t *testing.T) {
+	p := at(7, 81920, 3)
+	p[100] ^= 0x84
+	p[300] ^= 1
+	var c stamp.Checker
+	m := c.Check(p, id)
+	require.NotNil(t, m)
+	assert.Equal(t, stamp.BitFlip, m.Kind)
+	assert.Equal(t, []int{802, 807, 2400}, m.Flipped)
+	assert.Contains(t, m.String(), "bit 2 of byte 100, bit 7 of byte 100, bit 0 of byte 300")
+}
+
+func TestTornNamesTheGeneration(t *testing.T) {
+	var c stamp.Checker
+	late := id
+	late.Generation = 1 << 30
+	m := c.Check(splice(at(7, 81920, 1<<30), at(7, 81920, 5), 400), late)
+	require.NotNil(t, m)
+	assert.Equal(t, stamp.Stale, m.Rest, "long ago")
+	assert.Equal(t, uint64(5), m.RestID.Generation)
+	m = c.Check(splice(at(7, 81920, 5), at(7, 81920, 6), 128), late)
+	require.NotNil(t, m)
+	assert.Contains(t, m.String(), "generation 5 (stale) up to 128, then generation 6 (stale)")
+	for n := 48; n <= stamp.SectorSize-8; n += 8 {
+		m := c.Check(splice(at(7, 81920, 3), at(7, 81920, 1), n), id)
+		require.NotNil(t, m)
+		assert.Equal(t, stamp.Torn, m.Kind, n)
+		assert.Equal(t, n, m.TornAt)
+		assert.Equal(t, stamp.ID{Seed: 7, Sector: 81920, Generation: 1}, m.Found)
+	}
+}
+
+func TestMixtureTellsTheGenerations(t *testing.T) {
+	p := splice(splice(at(7, 81920, 3), at(7, 81920, 9), 128), at(7, 81920, 1), 500)
+	gens, ok := stamp.Mixture(p, 7, 81920, nil)
+	assert.True(t, ok)
+	assert.ElementsMatch(t, []uint64{3, 9, 1}, gens)
+	copy(p[24:40], at(7, 81920, 5)[24:40]) // a header can be all that is left of a write
+	gens, ok = stamp.Mixture(p, 7, 81920, nil)
+	assert.True(t, ok)
+	assert.ElementsMatch(t, []uint64{3, 9, 1, 5}, gens)
+	for i := range p {
+		q := bytes.Clone(p)
+		q[i] ^= 0x55
+		if gens, ok := stamp.Mixture(q, 7, 81920, nil); ok {
+			assert.NotSubset(t, []uint64{3, 9, 1, 5}, gens, "byte %d", i) // the header's generation is what it is
+		}
+	}
+	_, ok = stamp.Mixture(at(7, 81921, 3), 7, 81920, nil)
+	assert.False(t, ok)
+}
+
+func TestMixtureMeetsAtAnyByte(t *testing.T) {
+	a, b := at(7, 81920, 3), at(7, 81920, 1<<20)
+	for n := range stamp.SectorSize + 1 {
+		gens, ok := stamp.Mixture(splice(a, b, n), 7, 81920, []uint64{3, 1 << 20, 77})
+		require.True(t, ok, "up to byte %d", n)
+		require.Subset(t, []uint64{3, 1 << 20}, gens)
 	}
 }
 
