@@ -44,6 +44,7 @@ var allowed = map[string][]string{
 	"iser/rdma/roce/capture":  {"iser/rdma/roce/link"},
 	"backstore/stamp":         {},
 	"cmd/iser":                {"*"},
+	"cmd/iser/verify":         {"backstore/stamp"},
 	"cmd/iserd":               {"*"},
 	"cmd":                     {},
 	"iser/rdma/rdmatest":      {"iser/rdma"},

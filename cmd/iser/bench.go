@@ -13,6 +13,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/iser/verify"
 	"github.com/spf13/cobra"
 )
 
@@ -68,12 +69,12 @@ disk: --destructive says that this is meant.
 
 func (p *benchPlan) parse(rw, bs string) error {
 	n, err := backstore.ParseSize(bs)
-	if err != nil || n < 512 || n > maxVerifyIO {
-		return fmt.Errorf("--bs %q: want 512 bytes to %s", bs, humanize.IBytes(maxVerifyIO))
+	if err != nil || n < 512 || n > verify.MaxRequest {
+		return fmt.Errorf("--bs %q: want 512 bytes to %s", bs, humanize.IBytes(verify.MaxRequest))
 	}
 	p.bs = int(n)
-	if p.depth < 1 || p.depth > maxDepth {
-		return fmt.Errorf("--depth %d: want 1 to %d", p.depth, maxDepth)
+	if p.depth < 1 || p.depth > verify.MaxDepth {
+		return fmt.Errorf("--depth %d: want 1 to %d", p.depth, verify.MaxDepth)
 	}
 	switch rw {
 	case "read", "randread":

@@ -15,6 +15,15 @@ import (
 	"github.com/goiser/goiser/iser/rdma/roce"
 )
 
+// A blockDevice is what dd and bench need of a disk.
+type blockDevice interface {
+	SizeBytes() int64
+	BlockSize() int
+	ReadAt(ctx context.Context, p []byte, off int64) error
+	WriteAt(ctx context.Context, p []byte, off int64) error
+	Flush(ctx context.Context) error
+}
+
 // transport makes the transport that a location asks for.
 func (a *app) transport(l location) (initiator.Transport, error) {
 	if l.transport == "tcp" {

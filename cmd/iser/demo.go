@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goiser/goiser/cmd/iser/verify"
 	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/iscsi/initiator"
@@ -74,8 +75,11 @@ func (a *app) demo(ctx context.Context, program string) (err error) {
 	if err := a.demoCommands(ctx, disk, log); err != nil {
 		return err
 	}
-	plan := verifyPlan{size: demoDisk, bs: 1 << 20, mixed: true, seed: uint64(time.Now().UnixNano()), runs: 2, depth: 16}
-	return a.verify(ctx, l.String(), disk, plan, os.TempDir())
+	plan := verify.Plan{Ranges: []verify.Range{{Start: 0, End: demoDisk}}, Mixed: true, Seed: uint64(time.Now().UnixNano()), Runs: 2, Depth: 16}
+	if err := plan.Check(disk.SizeBytes(), disk.BlockSize()); err != nil {
+		return fmt.Errorf("demo: %s: %w", l, err)
+	}
+	return a.verify(ctx, l.String(), []verify.Disk{disk}, plan, verifyFiles{dump: os.TempDir()}, nil)
 }
 
 // demoSession logs in over iSER, with the steps of our side going to log.

@@ -15,6 +15,7 @@ type progress struct {
 	live  bool
 	what  string
 	total int64
+	until time.Time // when it ends at the latest; zero: when it is done
 	start time.Time
 	last  time.Time
 }
@@ -38,9 +39,12 @@ func (p *progress) update(done int64) {
 	took := now.Sub(p.start).Seconds()
 	rate := float64(done) / took
 	line := fmt.Sprintf("%s  %s  %s/s", p.what, humanize.IBytes(uint64(done)), humanize.IBytes(uint64(rate)))
-	if p.total > 0 && rate > 0 {
+	switch {
+	case p.total > 0 && rate > 0:
 		left := time.Duration(float64(p.total-done) / rate * float64(time.Second))
 		line += fmt.Sprintf("  %d%%  eta %v", done*100/p.total, left.Round(time.Second))
+	case !p.until.IsZero():
+		line += fmt.Sprintf("  eta %v", max(p.until.Sub(now), 0).Round(time.Second))
 	}
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 }

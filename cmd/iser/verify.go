@@ -2,159 +2,289 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/backstore/stamp"
+	"github.com/goiser/goiser/cmd/iser/verify"
 	"github.com/spf13/cobra"
 )
 
 // verifyFlags are the flags of iser verify as typed.
 type verifyFlags struct {
-	offset, size, bs string
-	seed, generation uint64
-	runs, depth      int
-	destructive      bool
-	checkOnly        bool
-	dump             string
+	offset, size, bs, order string
+	ranges                  []string
+	seed, generation        uint64
+	runs, depth, jobs       int
+	time                    time.Duration
+	destructive             bool
+	checkOnly               bool
+	overlap                 bool
+	files                   verifyFiles
 }
+
+// verifyFiles is where verify puts what is not its answer.
+type verifyFiles struct {
+	dump  string // folder for the bytes of mismatches
+	heat  string // file for the heat map; none if empty
+	state string // folder for the state; none if empty
+}
+
+const verifyHelp = `Writes the disk, or ranges of it, with 512-byte sectors that carry their own address, generation, seed and
+checksum, reads all of it back into poisoned buffers, and checks every byte. Each run writes a new generation. A
+mismatch is explained: poison (the data had not landed), zeros, an older generation (lost write), another sector
+(misdirected), another writer, torn at a byte, flipped bits, foreign bytes; what was expected and what was found
+are saved next to each other in --dump, the first 16 of each kind.
+
+--overlap has the writers and readers of all jobs go against each other over the same blocks, 16 MiB at a time; a read
+may return what a write in flight at the same time left, or had not yet, or mix such writes in a sector, which is
+counted, but nothing that is superseded.
+
+--state keeps where it is, flushed before it is kept, every five seconds and when it is stopped; the same command goes
+on there. When it has ended the state is removed.
+`
 
 func (a *app) verifyCmd() *cobra.Command {
 	var f verifyFlags
 	c := &cobra.Command{
 		Use:   "verify URL",
 		Short: "Write stamped blocks, read them back and explain every mismatch",
-		Long: `Writes the range with 512-byte sectors that carry their own address, generation, seed and checksum, reads
-all of it back into poisoned buffers, and checks every byte. Each run writes a new generation. A mismatch
-is explained: poison (the data had not landed), zeros, an older generation (lost write), another sector
-(misdirected), another writer, torn, flipped bits, foreign bytes; the sector and what it should have been
-are saved next to each other.
-` + urlHelp + `
+		Long: verifyHelp + urlHelp + `
 
-The range is overwritten: --destructive says that this is meant. --check-only reads what an earlier run with
+The ranges are overwritten: --destructive says that this is meant. --check-only reads what an earlier run with
 the same --seed left (its --generation is its number of runs).`,
 		Example: "  iser verify iser://10.0.0.1 --size 1GiB --destructive\n" +
-			"  iser verify iscsi://10.0.0.1/iqn.2026-01.example:disk1/0 --bs mixed --depth 16 --runs 3 --destructive",
+			"  iser verify iscsi://10.0.0.1/iqn.2026-01.example:disk1/0 --bs mixed --jobs 2 --depth 16 --time 10m --destructive\n" +
+			"  iser verify iser://10.0.0.1 --range 0-1GiB --range 50TiB+64MiB --overlap --heatmap map.svg --destructive",
 		Args: exactArgs(1, "one URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !f.destructive && !f.checkOnly {
-				return usage(fmt.Errorf("verify overwrites the disk; say --destructive, or --check-only to read only"))
+				return usage(errors.New("verify overwrites the disk; say --destructive, or --check-only to read only"))
 			}
-			s, d, err := a.disk(cmd.Context(), args[0])
-			if err != nil {
-				return err
+			if f.time > 0 && !cmd.Flags().Changed("runs") {
+				f.runs = 0
 			}
-			defer s.Close()
-			plan, err := f.plan(d)
-			if err != nil {
-				return err
-			}
-			return a.verify(cmd.Context(), shownURL(args[0]), d, plan, f.dump)
+			return a.verifyURL(cmd.Context(), args[0], &f)
 		},
 	}
-	fl := c.Flags()
-	fl.StringVar(&f.offset, "offset", "0", "where to start, a size")
-	fl.StringVar(&f.size, "size", "", "how much to verify (default: to the end of the disk)")
-	fl.StringVar(&f.bs, "bs", "64KiB", "request size, or mixed: random from one block to 1 MiB")
-	fl.Uint64Var(&f.seed, "seed", 0, "seed of the stamps and of the order (default: from the clock)")
-	fl.IntVar(&f.runs, "runs", 1, "how often to write and read the range")
-	fl.IntVar(&f.depth, "depth", 8, "requests in flight")
-	fl.BoolVar(&f.destructive, "destructive", false, "overwrite the range")
-	fl.BoolVar(&f.checkOnly, "check-only", false, "read and check what an earlier run wrote")
-	fl.Uint64Var(&f.generation, "generation", 1, "with --check-only: the generation expected")
-	fl.StringVar(&f.dump, "dump", ".", "folder for the files that show a mismatch")
+	f.register(c)
 	return c
 }
 
-// maxVerifyIO is the longest request of verify and bench in bytes; maxDepth bounds requests in flight.
-const (
-	maxVerifyIO = 16 << 20
-	maxDepth    = 1024
-)
+func (f *verifyFlags) register(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&f.offset, "offset", "0", "where to start, a size")
+	fl.StringVar(&f.size, "size", "", "how much to verify (default: to the end of the disk)")
+	fl.StringArrayVar(&f.ranges, "range", nil, "verify `FROM-TO` or FROM+SIZE, instead of --offset and --size; may be repeated")
+	fl.StringVar(&f.bs, "bs", "64KiB", "request size, or mixed: random from one block to 1 MiB")
+	fl.StringVar(&f.order, "order", "random", "order of the requests: random or sequential")
+	fl.Uint64Var(&f.seed, "seed", 0, "seed of the stamps and of the order (default: from the clock)")
+	fl.IntVar(&f.runs, "runs", 1, "how often to write and read the ranges (with --time: as often as there is time)")
+	fl.DurationVar(&f.time, "time", 0, "end after this time: half of it for writing what is then read")
+	fl.IntVar(&f.depth, "depth", 8, "requests in flight, for each job")
+	fl.IntVar(&f.jobs, "jobs", 1, "sessions that work at once")
+	fl.BoolVar(&f.overlap, "overlap", false, "writers and readers of the same blocks at once")
+	fl.BoolVar(&f.destructive, "destructive", false, "overwrite the ranges")
+	fl.BoolVar(&f.checkOnly, "check-only", false, "read and check what an earlier run wrote")
+	fl.Uint64Var(&f.generation, "generation", 1, "with --check-only: the generation expected")
+	fl.StringVar(&f.files.dump, "dump", ".", "folder for the files that show a mismatch")
+	fl.StringVar(&f.files.state, "state", "", "keep in this `FOLDER` where it is, and go on there")
+	fl.StringVar(&f.files.heat, "heatmap", "", "draw mismatches over the disk and time in this SVG `FILE`")
+}
 
-// plan checks the flags against the disk.
-func (f verifyFlags) plan(d blockDevice) (verifyPlan, error) {
-	p := verifyPlan{seed: f.seed, runs: f.runs, depth: f.depth, checkOnly: f.checkOnly, generation: f.generation}
-	if p.seed == 0 {
-		p.seed = uint64(time.Now().UnixNano())
+// verifyURL logs in once for each job and verifies.
+func (a *app) verifyURL(ctx context.Context, url string, f *verifyFlags) error {
+	if f.jobs < 1 || f.jobs > verify.MaxJobs {
+		return usage(fmt.Errorf("--jobs %d: want 1 to %d", f.jobs, verify.MaxJobs))
 	}
-	var err error
-	if p.offset, err = backstore.ParseSize(f.offset); err != nil {
-		return p, usage(fmt.Errorf("--offset: %w", err))
-	}
-	p.size = d.SizeBytes() - p.offset
-	if f.size != "" {
-		if p.size, err = backstore.ParseSize(f.size); err != nil {
-			return p, usage(fmt.Errorf("--size: %w", err))
+	var disks []verify.Disk
+	var plan verify.Plan
+	for i := range f.jobs {
+		s, d, err := a.disk(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		disks = append(disks, d)
+		if i == 0 {
+			if plan, err = f.plan(d); err != nil {
+				return err
+			}
 		}
 	}
-	if f.bs == "mixed" {
-		p.mixed, p.bs = true, 1<<20
-	} else {
+	if f.files.state == "" {
+		return a.verify(ctx, shownURL(url), disks, plan, f.files, nil)
+	}
+	st, err := openVerifyState(f.files.state)
+	if err != nil {
+		return err
+	}
+	defer st.dir.Close()
+	if st.found != nil && f.seed == 0 {
+		plan.Seed = st.found.Plan.Seed
+	}
+	return a.verify(ctx, shownURL(url), disks, plan, f.files, st)
+}
+
+// plan checks the flags against the disk.
+func (f *verifyFlags) plan(d blockDevice) (verify.Plan, error) {
+	p := verify.Plan{
+		Seed: f.seed, Runs: f.runs, Depth: f.depth, Time: f.time, Overlap: f.overlap,
+		CheckOnly: f.checkOnly, Generation: f.generation,
+	}
+	if p.Seed == 0 {
+		p.Seed = uint64(time.Now().UnixNano())
+	}
+	switch f.order {
+	case "random":
+	case "sequential":
+		p.Sequential = true
+	default:
+		return p, usage(fmt.Errorf("--order %q: want random or sequential", f.order))
+	}
+	if p.Mixed = f.bs == "mixed"; !p.Mixed {
 		n, err := backstore.ParseSize(f.bs)
 		if err != nil {
 			return p, usage(fmt.Errorf("--bs: %w", err))
 		}
-		p.bs = int(min(n, maxVerifyIO+1))
+		p.RequestBytes = int(min(n, verify.MaxRequest+1))
 	}
-	return p, p.check(d)
+	var err error
+	if p.Ranges, err = f.parseRanges(d.SizeBytes()); err != nil {
+		return p, usage(err)
+	}
+	if err := p.Check(d.SizeBytes(), d.BlockSize()); err != nil {
+		return p, usage(err)
+	}
+	return p, nil
 }
 
-func (p verifyPlan) check(d blockDevice) error {
-	unit := int64(max(d.BlockSize(), stamp.SectorSize))
-	switch {
-	case p.offset < 0 || p.size <= 0 || p.offset > d.SizeBytes()-p.size:
-		return usage(fmt.Errorf("bytes %d to %d are not on the disk, which has %d", p.offset, p.offset+p.size, d.SizeBytes()))
-	case p.offset%unit != 0 || p.size%unit != 0 || int64(p.bs)%unit != 0:
-		return usage(fmt.Errorf("offset %d, size %d and request size %d must be multiples of %d bytes", p.offset, p.size, p.bs, unit))
-	case p.bs < int(unit) || p.bs > maxVerifyIO:
-		return usage(fmt.Errorf("--bs: want %d to %d bytes", unit, maxVerifyIO))
-	case p.depth < 1 || p.depth > maxDepth:
-		return usage(fmt.Errorf("--depth %d: want 1 to %d", p.depth, maxDepth))
-	case p.runs < 1:
-		return usage(fmt.Errorf("--runs %d: want at least 1", p.runs))
-	}
-	return nil
-}
-
-func (a *app) verify(ctx context.Context, url string, d blockDevice, p verifyPlan, dump string) error {
-	v := newVerifier(d, p)
-	bar := a.progress("verify", 2*p.size*int64(p.runs))
-	v.tick = bar.update
-	res, err := v.run(ctx)
-	bar.finish()
-	if err != nil {
-		return fmt.Errorf("verify %s: %w", url, err)
-	}
-	res.URL = url
-	saved, err := saveMismatches(dump, res.Mismatches)
-	if err != nil {
-		return err
-	}
-	if a.json() {
-		if err := a.printJSON(res); err != nil {
-			return err
+// parseRanges reads --range, or --offset and --size.
+func (f *verifyFlags) parseRanges(sizeBytes int64) ([]verify.Range, error) {
+	if len(f.ranges) > 0 {
+		if f.offset != "0" || f.size != "" {
+			return nil, errors.New("--range stands for --offset and --size: want one or the other")
 		}
-	} else {
-		a.printVerify(res, saved)
+		var all []verify.Range
+		for _, s := range f.ranges {
+			r, err := parseRange(s)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, r)
+		}
+		return all, nil
+	}
+	offset, err := backstore.ParseSize(f.offset)
+	if err != nil {
+		return nil, fmt.Errorf("--offset: %w", err)
+	}
+	size := sizeBytes - offset
+	if f.size != "" {
+		if size, err = backstore.ParseSize(f.size); err != nil {
+			return nil, fmt.Errorf("--size: %w", err)
+		}
+	}
+	if size > sizeBytes-offset {
+		return nil, fmt.Errorf("%d bytes at %d are not on the disk, which has %d", size, offset, sizeBytes)
+	}
+	return []verify.Range{{Start: offset, End: offset + size}}, nil
+}
+
+// parseRange reads FROM-TO or FROM+SIZE.
+func parseRange(s string) (verify.Range, error) {
+	i := strings.IndexAny(s, "-+")
+	if i < 0 {
+		return verify.Range{}, fmt.Errorf("--range %q: want FROM-TO or FROM+SIZE", s)
+	}
+	from, err := backstore.ParseSize(s[:i])
+	if err != nil {
+		return verify.Range{}, fmt.Errorf("--range %q: %w", s, err)
+	}
+	to, err := backstore.ParseSize(s[i+1:])
+	if err != nil {
+		return verify.Range{}, fmt.Errorf("--range %q: %w", s, err)
+	}
+	if s[i] == '+' {
+		to += from // of which the sum, if it wraps, is refused as being before from
+	}
+	return verify.Range{Start: from, End: to}, nil
+}
+
+// A verifyReport is what verify says.
+type verifyReport struct {
+	URL string `json:"url"`
+	verify.Result
+	HeatMap string `json:"heat_map,omitempty"`
+}
+
+func (a *app) verify(ctx context.Context, url string, disks []verify.Disk, p verify.Plan, files verifyFiles, st *verifyState) error {
+	bar := a.progress("verify", p.TotalBytes())
+	if p.Time > 0 {
+		bar.until = time.Now().Add(p.Time)
+	}
+	r := verify.New(disks, p, bar.update)
+	if err := st.attach(r); err != nil {
+		return usage(err)
+	}
+	res, err := r.Run(ctx)
+	bar.finish()
+	if err = st.ended(err); err != nil && ctx.Err() != nil && st != nil {
+		err = fmt.Errorf("stopped; the same command with --state %s goes on: %w", files.state, err)
+	}
+	rep := verifyReport{URL: url, Result: res, HeatMap: files.heat}
+	serr := saveMismatches(files.dump, rep.Bad)
+	if files.heat != "" {
+		serr = errors.Join(serr, saveHeat(files.heat, r.Heat()))
+	}
+	if err != nil && res.Wrong == 0 { // nothing to report but the error
+		return errors.Join(fmt.Errorf("verify %s: %w", url, err), serr)
+	}
+	if perr := a.printVerify(&rep); perr != nil {
+		return perr
 	}
 	if res.Wrong > 0 {
-		return coded(exitMismatch, fmt.Errorf("%d of %d sectors read are wrong (seed %d)", res.Wrong, res.ReadBytes/stamp.SectorSize, res.Seed))
+		wrong := fmt.Errorf("%d of %d sectors read are wrong (seed %d)", res.Wrong, res.ReadBytes/stamp.SectorSize, res.Seed)
+		return coded(exitMismatch, errors.Join(wrong, err, serr))
 	}
-	return nil
+	return serr
 }
 
-func (a *app) printVerify(r verifyResult, saved []string) {
-	for i, m := range r.Mismatches {
-		fmt.Fprintf(a.out, "mismatch at %v\n  expected and found saved to %s\n", m, saved[i])
+func (a *app) printVerify(r *verifyReport) error {
+	if a.json() {
+		return a.printJSON(r)
+	}
+	for _, b := range r.Bad {
+		fmt.Fprintf(a.out, "mismatch at %s\n", b.Text)
+		if b.File != "" {
+			fmt.Fprintf(a.out, "  expected and found saved to %s\n", b.File)
+		}
+	}
+	if r.Wrong > 0 {
+		var kinds []string
+		for _, k := range slices.Sorted(maps.Keys(r.Kinds)) {
+			kinds = append(kinds, fmt.Sprintf("%d %s", r.Kinds[k], k))
+		}
+		fmt.Fprintf(a.out, "by kind: %s\n", strings.Join(kinds, ", "))
+	}
+	if r.Mixed > 0 {
+		fmt.Fprintf(a.out, "%d sectors mixed writes that overlapped: the disk does not write a block at one moment (allowed)\n", r.Mixed)
+	}
+	if r.TimeUp {
+		fmt.Fprintf(a.out, "the time was up before run %d was whole\n", r.Runs)
 	}
 	fmt.Fprintf(a.out, "verified %s: wrote %s (%s/s), read %s (%s/s), %d mismatches, seed %d\n", r.URL,
 		humanize.IBytes(uint64(r.WrittenBytes)), rate(r.WrittenBytes, r.WriteSeconds),
 		humanize.IBytes(uint64(r.ReadBytes)), rate(r.ReadBytes, r.ReadSeconds), r.Wrong, r.Seed)
+	return nil
 }
 
 func rate(bytes int64, seconds float64) string {
@@ -164,15 +294,36 @@ func rate(bytes int64, seconds float64) string {
 	return humanize.IBytes(uint64(float64(bytes) / seconds))
 }
 
-// saveMismatches writes a file a mismatch: the sector expected, then the one found.
-func saveMismatches(dir string, ms []*stamp.Mismatch) ([]string, error) {
-	var names []string
-	for _, m := range ms {
-		name := filepath.Join(dir, fmt.Sprintf("verify-%d.bin", m.Want.Sector))
-		if err := os.WriteFile(name, append(append([]byte{}, m.Expected...), m.Got...), 0o644); err != nil {
-			return names, fmt.Errorf("save a mismatch: %w", err)
+// saveMismatches writes a file a mismatch: the sector expected, then the one found. Of a sector that was wrong more
+// than once each has a file.
+func saveMismatches(dir string, bad []verify.Bad) error {
+	times := make(map[uint64]int)
+	for i := range bad {
+		m := &bad[i]
+		name := fmt.Sprintf("verify-%d.bin", m.Want.Sector)
+		if n := times[m.Want.Sector]; n > 0 {
+			name = fmt.Sprintf("verify-%d-%d.bin", m.Want.Sector, n+1)
 		}
-		names = append(names, name)
+		times[m.Want.Sector]++
+		if m.Got == nil {
+			continue // was found before it was resumed, and saved then
+		}
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, slices.Concat(m.Expected, m.Got), 0o644); err != nil {
+			return fmt.Errorf("save a mismatch: %w", err)
+		}
+		m.File = name
 	}
-	return names, nil
+	return nil
+}
+
+func saveHeat(name string, h *verify.Heat) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("heat map: %w", err)
+	}
+	if err := errors.Join(h.SVG(f), f.Close()); err != nil {
+		return fmt.Errorf("heat map: %w", err)
+	}
+	return nil
 }
