@@ -353,7 +353,7 @@ scsi_libiscsi() {
 	SUITE_TIMEOUT=20 SUITE_TRIES=3 BY_TEST=no timeout 120 \
 		./suites.sh "$OUT/libiscsi-iser" iser://$PATH1/$NAME:conformance/0 $LIBISCSI_SUITES || echo "not all suites in time"
 	awk -F'\t' -v known="$(echo $CLIENT_FAULTS)" '
-		BEGIN { n = split(known, k, " "); for (i = 1; i <= n; i++) fault[k[i]] = 1 }
+		BEGIN { split(known, k, " "); for (i in k) fault[k[i]] = 1 }
 		{ n[$3]++ }
 		$3 == "fail" && !(($1 "." $2) in fault) { print "fails: " $1 "." $2; bad = 1 }
 		END {
