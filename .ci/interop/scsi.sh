@@ -11,7 +11,7 @@ CLIENT_FAULTS="ExtendedCopy.Simple Inquiry.AllocLength Inquiry.BlockLimits ModeS
   iSCSIcmdsn.iSCSICmdSnTooLow iSCSIResiduals.Read10Invalid iSCSIdatasn.iSCSIDataSnInvalid"
 
 SCSI="scsi_unmap scsi_write_same scsi_compare_and_write scsi_xcopy scsi_alua scsi_two_initiators scsi_multipath
-  scsi_chap scsi_chap_refused scsi_chap_discovery scsi_redirect scsi_libiscsi scsi_daemon_is_well"
+  scsi_chap scsi_chap_refused scsi_chap_discovery scsi_redirect scsi_daemon_is_well"
 
 # --- the guest ----------------------------------------------------------------------------------
 
