@@ -7,11 +7,11 @@ import (
 	"strings"
 
 	"github.com/goiser/goiser/backstore"
-	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/goiser/goiser/iser/rdma/roce"
 )
 

@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/goiser/goiser/cmd/iser/verify"
-	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/spf13/cobra"
 )
 

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goiser/goiser/cmd/provider"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 )

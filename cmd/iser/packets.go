@@ -3,7 +3,8 @@ package main
 import (
 	"fmt"
 
-	"github.com/goiser/goiser/cmd/provider"
+	"github.com/goiser/goiser/cmd/packets"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/spf13/cobra"
 )
 
@@ -11,17 +12,17 @@ import (
 type packetFlags struct {
 	path, limit string
 	limitBytes  int64
-	file        *provider.PacketFile // nil: nobody has connected yet, or wants it
+	file        *packets.File // nil: nobody has connected yet, or wants it
 }
 
 func (p *packetFlags) register(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(&p.path, "pcap", "", "over our own RoCE, write the packets to this `FILE` as pcapng, for iser trace read and Wireshark (docs/TRACE.md)")
-	f.StringVar(&p.limit, "pcap-limit", provider.DefaultPacketLimit, "stop the file at this `SIZE`; 0: never")
+	f.StringVar(&p.limit, "pcap-limit", packets.DefaultLimit, "stop the file at this `SIZE`; 0: never")
 }
 
 func (p *packetFlags) check() (err error) {
-	if p.limitBytes, err = provider.ParsePacketLimit(p.limit); err != nil {
+	if p.limitBytes, err = packets.ParseLimit(p.limit); err != nil {
 		return usage(fmt.Errorf("--pcap-limit %q: %w", p.limit, err))
 	}
 	return nil
@@ -32,7 +33,7 @@ func (p *packetFlags) start(q *provider.Provider) (err error) {
 	if p.path == "" {
 		return nil
 	}
-	if p.file, err = provider.NewPacketFile(p.path, p.limitBytes, "iser "+version); err != nil {
+	if p.file, err = packets.NewFile(p.path, p.limitBytes, "iser "+version); err != nil {
 		return fmt.Errorf("--pcap: %w", err)
 	}
 	if err := p.file.Add(q); err != nil {
@@ -50,6 +51,6 @@ func (p *packetFlags) stop(a *app) error {
 	if err != nil {
 		return fmt.Errorf("--pcap %s: %w", p.path, err)
 	}
-	a.note("%s: %s", p.path, provider.PacketNote(n))
+	a.note("%s: %s", p.path, packets.Note(n))
 	return nil
 }

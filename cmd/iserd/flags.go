@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/goiser/goiser/backstore"
-	"github.com/goiser/goiser/cmd/provider"
+	"github.com/goiser/goiser/cmd/packets"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/chap"
@@ -49,7 +49,7 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.mutualSecret, "mutual-secret-file", "", "`FILE` with the secret of --mutual-user")
 	fs.StringVar(&f.trace, "trace", "", "write every step of iSER's data path to this `FILE`, a JSON object a line; slow")
 	fs.StringVar(&f.pcap, "pcap", "", "write the packets of our own RoCE to this `FILE` as pcapng, for iser trace read and Wireshark (docs/TRACE.md); all data is in it")
-	fs.StringVar(&f.pcapLimit, "pcap-limit", provider.DefaultPacketLimit, "stop the file of --pcap at this `SIZE`; 0: never")
+	fs.StringVar(&f.pcapLimit, "pcap-limit", packets.DefaultLimit, "stop the file of --pcap at this `SIZE`; 0: never")
 	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
 	for _, name := range []string{"iqn", "initial-r2t", "immediate-data", "user", "secret-file", "mutual-user", "mutual-secret-file"} {
 		root.MarkFlagsMutuallyExclusive("config", name)

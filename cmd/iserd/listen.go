@@ -10,12 +10,12 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/goiser/goiser/backstore"
-	"github.com/goiser/goiser/cmd/provider"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/goiser/goiser/iser/rdma/roce"
 )
 

@@ -4,22 +4,23 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/goiser/goiser/cmd/provider"
+	"github.com/goiser/goiser/cmd/packets"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iser/rdma"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/sirupsen/logrus"
 )
 
 // openPackets makes the file of --pcap, if it is wanted, and an opener whose providers' packets go to it.
 func (a *app) openPackets(log logrus.FieldLogger, open opener) (_ opener, closeFile func(), err error) {
-	limit, err := provider.ParsePacketLimit(a.flags.pcapLimit)
+	limit, err := packets.ParseLimit(a.flags.pcapLimit)
 	if err != nil {
 		return nil, nil, usagef("--pcap-limit %q: %w", a.flags.pcapLimit, err)
 	}
 	if a.flags.pcap == "" {
 		return open, func() {}, nil
 	}
-	f, err := provider.NewPacketFile(a.flags.pcap, limit, "iserd "+version)
+	f, err := packets.NewFile(a.flags.pcap, limit, "iserd "+version)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--pcap: %w", err)
 	}
@@ -41,6 +42,6 @@ func (a *app) openPackets(log logrus.FieldLogger, open opener) (_ opener, closeF
 			log.WithField("err", err).Warnf("packets in %s: some may be missing", a.flags.pcap)
 			return
 		}
-		log.Infof("packets in %s: %s", a.flags.pcap, provider.PacketNote(n))
+		log.Infof("packets in %s: %s", a.flags.pcap, packets.Note(n))
 	}, nil
 }

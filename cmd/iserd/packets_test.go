@@ -14,10 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goiser/goiser/cmd/provider"
+	"github.com/goiser/goiser/cmd/packets"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/goiser/goiser/iser/rdma/roce"
 	"github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
@@ -81,7 +82,7 @@ func captured(t *testing.T, port uint16) (targets, initiators string, at uint16)
 	dir := t.TempDir()
 	targets, initiators = filepath.Join(dir, "target.pcapng"), filepath.Join(dir, "initiator.pcapng")
 	log, _ := test.NewNullLogger()
-	a := &app{flags: flags{pcap: targets, pcapLimit: provider.DefaultPacketLimit}}
+	a := &app{flags: flags{pcap: targets, pcapLimit: packets.DefaultLimit}}
 	open, closePackets, err := a.openPackets(log, openRDMA(log))
 	require.NoError(t, err)
 	s := startOnLoopback(t, port, open)
@@ -89,7 +90,7 @@ func captured(t *testing.T, port uint16) (targets, initiators string, at uint16)
 
 	p, err := provider.Open(provider.RoCE, roce.Options{})
 	require.NoError(t, err)
-	f, err := provider.NewPacketFile(initiators, 0, "test")
+	f, err := packets.NewFile(initiators, 0, "test")
 	require.NoError(t, err)
 	require.NoError(t, f.Add(p))
 	si, d := openDisk(t, ctx, &iser.Dialer{Provider: p}, addr.String())
@@ -191,7 +192,7 @@ func TestPacketsStartAndStop(t *testing.T) {
 	require.NoError(t, err)
 	si, d := openDisk(t, ctx, &iser.Dialer{Provider: p}, s.served[0].Addr().String())
 	for range 2 {
-		f, err := provider.NewPacketFile(filepath.Join(t.TempDir(), "p"), 0, "test")
+		f, err := packets.NewFile(filepath.Join(t.TempDir(), "p"), 0, "test")
 		require.NoError(t, err)
 		require.NoError(t, f.Add(p))
 		require.NoError(t, d.WriteAt(ctx, make([]byte, 512), 0))

@@ -13,6 +13,8 @@ import (
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/provider"
+	"github.com/goiser/goiser/iser/rdma/roce"
 )
 
 // Dial logs in to the target of a URL, which names a target, and opens the logical unit of it, 0 if none is named.
@@ -43,7 +45,7 @@ type Dialer struct {
 
 	mu        sync.Mutex
 	closed    bool
-	resolvers map[string]*resolver // by URL.RDMA
+	providers map[string]*provider.Provider // by URL.RDMA
 }
 
 // A Disk is a logical unit with a connection of its own.
@@ -109,10 +111,10 @@ func (d *Dialer) Close() error {
 	defer d.mu.Unlock()
 	d.closed = true
 	var errs []error
-	for _, r := range d.resolvers {
-		errs = append(errs, r.close())
+	for _, p := range d.providers {
+		errs = append(errs, p.Close())
 	}
-	d.resolvers = nil
+	d.providers = nil
 	return errors.Join(errs...)
 }
 
@@ -131,17 +133,17 @@ func (d *Dialer) prepare(u *URL) (initiator.Transport, initiator.Options, error)
 	if u.Transport == "tcp" {
 		return &tcp.Dialer{}, o, nil
 	}
-	r := d.resolvers[u.RDMA]
-	if r == nil {
-		if r, err = open(u.RDMA, d.Source); err != nil {
+	p := d.providers[u.RDMA]
+	if p == nil {
+		if p, err = provider.Open(u.RDMA, roce.Options{Addr: d.Source}); err != nil {
 			return nil, o, err
 		}
-		if d.resolvers == nil {
-			d.resolvers = map[string]*resolver{}
+		if d.providers == nil {
+			d.providers = map[string]*provider.Provider{}
 		}
-		d.resolvers[u.RDMA] = r
+		d.providers[u.RDMA] = p
 	}
-	return &iser.Dialer{Provider: r, Config: d.ISER}, o, nil
+	return &iser.Dialer{Provider: p, Config: d.ISER}, o, nil
 }
 
 // credentials are those of a URL or, where it has no secret, of the options.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -55,13 +56,13 @@ func TestAClosedDialerOpensNothing(t *testing.T) {
 
 func TestDisksOfADialerShareTheProvider(t *testing.T) {
 	d := &Dialer{}
-	u := &URL{Transport: "iser", RDMA: RoCE}
+	u := &URL{Transport: "iser", RDMA: provider.RoCE}
 	_, _, err := d.prepare(u)
 	require.NoError(t, err)
-	first := d.resolvers[RoCE]
+	first := d.providers[provider.RoCE]
 	_, _, err = d.prepare(u)
 	require.NoError(t, err)
-	assert.Same(t, first, d.resolvers[RoCE])
-	assert.Len(t, d.resolvers, 1)
+	assert.Same(t, first, d.providers[provider.RoCE])
+	assert.Len(t, d.providers, 1)
 	require.NoError(t, d.Close())
 }

@@ -8,13 +8,7 @@ import (
 	"strings"
 
 	"github.com/goiser/goiser/iscsi"
-)
-
-// Values of URL.RDMA.
-const (
-	Auto  = "auto"
-	Verbs = "verbs"
-	RoCE  = "roce"
+	"github.com/goiser/goiser/iser/rdma/provider"
 )
 
 const (
@@ -29,7 +23,7 @@ type URL struct {
 	Address   string // host:port
 	Target    string // empty: not named
 	LUN       int    // -1: not named
-	RDMA      string // Auto, Verbs or RoCE
+	RDMA      string // provider.Auto, Verbs or RoCE
 
 	// User and Secret are what stands before the host, MutualUser and MutualSecret libiscsi's ?target_user= and
 	// ?target_password=; empty: not named.
@@ -49,7 +43,7 @@ func IsURL(s string) bool {
 // as libiscsi writes them, or the same with iscsi:// for TCP. It does not use net/url: an IQN has colons, and a user
 // name may hold a bare '%'. Errors do not show secrets.
 func ParseURL(s string) (URL, error) {
-	u := URL{LUN: -1, RDMA: Auto}
+	u := URL{LUN: -1, RDMA: provider.Auto}
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {
 	case ok && scheme == "iser":
@@ -136,7 +130,7 @@ func (u *URL) parseQuery(query string) error {
 		}
 		switch k, v, _ := strings.Cut(part, "="); k {
 		case "rdma":
-			if v != Auto && v != Verbs && v != RoCE {
+			if v != provider.Auto && v != provider.Verbs && v != provider.RoCE {
 				return fmt.Errorf("rdma=%s: want auto, verbs or roce", v)
 			}
 			u.RDMA = v

@@ -3,19 +3,20 @@ package dial
 import (
 	"testing"
 
+	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 func TestParseURL(t *testing.T) {
 	for in, want := range map[string]URL{
-		"iser://10.0.0.1": {Transport: "iser", Address: "10.0.0.1:3260", LUN: -1, RDMA: Auto},
+		"iser://10.0.0.1": {Transport: "iser", Address: "10.0.0.1:3260", LUN: -1, RDMA: provider.Auto},
 		"iscsi://host:3261/iqn.2026-01.example:a/5": {
-			Transport: "tcp", Address: "host:3261", Target: "iqn.2026-01.example:a", LUN: 5, RDMA: Auto,
+			Transport: "tcp", Address: "host:3261", Target: "iqn.2026-01.example:a", LUN: 5, RDMA: provider.Auto,
 		},
-		"iser://[::1]?rdma=verbs": {Transport: "iser", Address: "[::1]:3260", LUN: -1, RDMA: Verbs},
+		"iser://[::1]?rdma=verbs": {Transport: "iser", Address: "[::1]:3260", LUN: -1, RDMA: provider.Verbs},
 		"iscsi://u%s%/e@c:r@[::1]:99/iqn.2026-01.example:a/0?target_user=d&target_password=p%w&rdma=roce": {
-			Transport: "tcp", Address: "[::1]:99", Target: "iqn.2026-01.example:a", RDMA: RoCE,
+			Transport: "tcp", Address: "[::1]:99", Target: "iqn.2026-01.example:a", RDMA: provider.RoCE,
 			User: "u", Secret: "s%/e@c:r", MutualUser: "d", MutualSecret: "p%w",
 		},
 	} {
@@ -52,7 +53,7 @@ func FuzzParseURL(f *testing.F) {
 		}
 		again, err := ParseURL(u.String())
 		require.NoError(t, err, "%q, written %q", s, u)
-		u.Secret, u.MutualUser, u.MutualSecret, u.RDMA = "", "", "", Auto
+		u.Secret, u.MutualUser, u.MutualSecret, u.RDMA = "", "", "", provider.Auto
 		assert.Equal(t, u, again, "%q", s)
 	})
 }

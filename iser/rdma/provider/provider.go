@@ -1,5 +1,5 @@
-// Package provider chooses the RDMA provider of an address, for both commands: the one that is asked for or, if
-// that is left open, verbs where the address lies on an RDMA device and roce elsewhere.
+// Package provider chooses the RDMA provider of an address: the one that is asked for or, if that is left open, verbs
+// where the address lies on an RDMA device and roce elsewhere.
 package provider
 
 import (
@@ -12,6 +12,7 @@ import (
 
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/roce"
+	"github.com/goiser/goiser/iser/rdma/roce/link"
 	"github.com/goiser/goiser/iser/rdma/verbs"
 )
 
@@ -85,6 +86,20 @@ func first[T any](p *Provider, try func(rdma.Provider) (T, error)) (got T, err e
 		errs = append(errs, err)
 	}
 	return got, errors.Join(errs...)
+}
+
+// ErrNoPackets: a device, or the kernel, makes the packets of verbs. They cannot be captured here.
+var ErrNoPackets = errors.New("only the packets of our own RoCE (provider roce) can be captured; for TCP use tcpdump, for an RDMA device its vendor's sniffer or tcpdump on the interface, for rxe tcpdump port 4791")
+
+// Watch shows the packets of our own RoCE to w from now on; nil ends it. Without it the error wraps ErrNoPackets.
+func (p *Provider) Watch(w link.Watcher) error {
+	for _, q := range p.list {
+		if r, ok := q.(*roce.Provider); ok {
+			r.Watch(w)
+			return nil
+		}
+	}
+	return fmt.Errorf("provider %s: %w", p.name, ErrNoPackets)
 }
 
 // Close closes what was opened, connections included.
