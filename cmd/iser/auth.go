@@ -29,25 +29,25 @@ A URL's USER@ logs in by CHAP. The secret comes from --secret-file, else from IS
 libiscsi has it, works too, but shows the secret to everybody on this host. With --mutual-user (or ?target_user=NAME)
 the target must prove itself, by the secret in --mutual-secret-file, else in ISER_CHAP_MUTUAL_SECRET.`
 
-// credentials are what a location and the flags say of CHAP; nil: no user.
-func (a *app) credentials(l *location) (*chap.Credentials, error) {
-	c := &chap.Credentials{User: l.user, MutualUser: l.mutualUser}
+// credentials are what a URL and the flags say of CHAP; nil: no user.
+func (a *app) credentials(u *dial.URL) (*chap.Credentials, error) {
+	c := &chap.Credentials{User: u.User, MutualUser: u.MutualUser}
 	if c.MutualUser == "" {
 		c.MutualUser = a.auth.mutualUser
 	}
 	if c.User == "" {
 		if c.MutualUser != "" {
-			return nil, usage(fmt.Errorf("%s: only a target to which we prove who we are proves itself; write USER@ before the host", l))
+			return nil, usage(fmt.Errorf("%s: only a target to which we prove who we are proves itself; write USER@ before the host", u))
 		}
 		return nil, nil
 	}
 	var err error
-	if c.Secret, err = a.secret(l.secret, a.auth.secretFile, secretEnv); err != nil {
-		return nil, usage(fmt.Errorf("%s: CHAP user %q: %w", l, c.User, err))
+	if c.Secret, err = a.secret(u.Secret, a.auth.secretFile, secretEnv); err != nil {
+		return nil, usage(fmt.Errorf("%s: CHAP user %q: %w", u, c.User, err))
 	}
 	if c.MutualUser != "" {
-		if c.MutualSecret, err = a.secret(l.mutualSecret, a.auth.mutualSecretFile, mutualSecretEnv); err != nil {
-			return nil, usage(fmt.Errorf("%s: mutual CHAP user %q: %w", l, c.MutualUser, err))
+		if c.MutualSecret, err = a.secret(u.MutualSecret, a.auth.mutualSecretFile, mutualSecretEnv); err != nil {
+			return nil, usage(fmt.Errorf("%s: mutual CHAP user %q: %w", u, c.MutualUser, err))
 		}
 	}
 	for _, name := range a.auth.algorithms {
@@ -58,7 +58,7 @@ func (a *app) credentials(l *location) (*chap.Credentials, error) {
 		c.Algorithms = append(c.Algorithms, alg)
 	}
 	if err := c.Check(); err != nil {
-		return nil, usage(fmt.Errorf("%s: %w", l, err))
+		return nil, usage(fmt.Errorf("%s: %w", u, err))
 	}
 	return c, nil
 }
@@ -88,6 +88,3 @@ func (a *app) warnOnce(what string) {
 		a.note("warning: %s", what)
 	}
 }
-
-// shownURL is a URL, or what was meant to be one, without its secrets.
-func shownURL(s string) string { return dial.Redact(s) }

@@ -13,29 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSecretsDoNotShowInURLs(t *testing.T) {
-	for in, want := range map[string]string{
-		"iser://10.0.0.1/iqn.2026-01.a:b/0":                           "iser://10.0.0.1/iqn.2026-01.a:b/0",
-		"iser://host@10.0.0.1":                                        "iser://host@10.0.0.1",
-		"iser://host%hunter2@10.0.0.1/iqn.2026-01.a:b":                "iser://host%...@10.0.0.1/iqn.2026-01.a:b",
-		"if=iscsi://host%hunter2/@hunter2?@hunter2@x":                 "if=iscsi://host%...@x",
-		"iscsi://u@x?target_user=d&target_password=hunter2&rdma=roce": "iscsi://u@x?target_user=d&target_password=...&rdma=roce",
-		"iscsi://u%hunter2@x?target_password=hunter2":                 "iscsi://u%...@x?target_password=...",
-		"http://u%hunter2@x":                                          "http://u%...@x",
-		"u%hunter2":                                                   "u%hunter2", // no URL at all
-	} {
-		assert.Equal(t, want, shownURL(in))
-	}
-	for _, s := range []string{"iscsi://u%hunter2@x:0", "iscsi://u%hunter2@", "http://u%hunter2@x", "iscsi://u%hun?hunter2@x:0", "iscsi://u@x?target_password=hunter2&rdma=x"} {
-		_, err := parseURL(s)
-		require.Error(t, err, s)
-		assert.NotContains(t, err.Error(), "hunter2", s)
-	}
-	l, err := parseURL("iscsi://u%hunter2@x/iqn.2026-01.example:a/3?target_user=d&target_password=hunter2")
-	require.NoError(t, err)
-	assert.Equal(t, "iscsi://u@x:3260/iqn.2026-01.example:a/3", l.String())
+func TestSecretsDoNotShowInErrors(t *testing.T) {
+	_, err := parseURL("iscsi://u%hunter2@x:0")
+	require.ErrorContains(t, err, "iscsi://u%...@x:0")
+	assert.Equal(t, exitUsage, exitCode(err))
 	_, err = parseDD([]string{"iser://u%hunter2@x"})
-	assert.NotContains(t, fmt.Sprint(err), "hunter2")
+	require.ErrorContains(t, err, "iser://u%...@x")
+	_, err = parseDD([]string{"bs=iser://u%hunter2@x"})
+	require.ErrorContains(t, err, "iser://u%...@x")
 }
 
 // authApp is an app with what it has said.
@@ -122,9 +107,9 @@ func TestCredentials(t *testing.T) {
 			}
 			a, said := authApp(t)
 			a.auth = r.flags
-			l, err := parseURL(r.url)
+			u, err := parseURL(r.url)
 			require.NoError(t, err)
-			c, err := a.credentials(&l)
+			c, err := a.credentials(&u)
 			if r.err != "" {
 				require.ErrorContains(t, err, r.err)
 				assert.Equal(t, exitUsage, exitCode(err))
@@ -133,7 +118,7 @@ func TestCredentials(t *testing.T) {
 			}
 			require.NoError(t, err)
 			assert.Equal(t, r.want, c)
-			_, err = a.credentials(&l)
+			_, err = a.credentials(&u)
 			require.NoError(t, err)
 			if r.said == "" {
 				assert.Empty(t, said())

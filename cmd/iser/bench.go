@@ -14,6 +14,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/cmd/iser/verify"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/spf13/cobra"
 )
 
@@ -54,7 +55,7 @@ disk: --destructive says that this is meant.
 			if d.SizeBytes() < int64(p.bs) || p.bs%d.BlockSize() != 0 {
 				return usage(fmt.Errorf("--bs %d: want a multiple of %d bytes up to the disk's size", p.bs, d.BlockSize()))
 			}
-			return a.bench(cmd.Context(), shownURL(args[0]), rw, d, p)
+			return a.bench(cmd.Context(), dial.Redact(args[0]), rw, d, p)
 		},
 	}
 	f := c.Flags()

@@ -9,6 +9,7 @@ import (
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma/provider"
@@ -24,27 +25,27 @@ type blockDevice interface {
 	Flush(ctx context.Context) error
 }
 
-// transport makes the transport that a location asks for.
-func (a *app) transport(l location) (initiator.Transport, error) {
-	if l.transport == "tcp" {
+// transport makes the transport that a URL asks for.
+func (a *app) transport(u dial.URL) (initiator.Transport, error) {
+	if u.Transport == "tcp" {
 		if a.packets.path != "" {
-			return nil, usage(fmt.Errorf("--pcap with %s: %w", l, provider.ErrNoPackets))
+			return nil, usage(fmt.Errorf("--pcap with %s: %w", u, provider.ErrNoPackets))
 		}
 		return &tcp.Dialer{}, nil
 	}
-	p, err := a.rdma(l)
+	p, err := a.rdma(u)
 	if err != nil {
 		return nil, err
 	}
 	return &iser.Dialer{Provider: p, Config: iser.InitiatorConfig{PartialImmediate: a.tune.partialImmediate}}, nil
 }
 
-// rdma opens the provider that a location asks for. All locations of one command share it: a copy between two
+// rdma opens the provider that a URL asks for. All URLs of one command share it: a copy between two
 // targets asks for one provider.
-func (a *app) rdma(l location) (*provider.Provider, error) {
+func (a *app) rdma(u dial.URL) (*provider.Provider, error) {
 	if a.provider != nil {
-		if a.provider.Name() != l.provider {
-			return nil, usage(fmt.Errorf("rdma=%s and rdma=%s in one command: want the same", a.provider.Name(), l.provider))
+		if a.provider.Name() != u.RDMA {
+			return nil, usage(fmt.Errorf("rdma=%s and rdma=%s in one command: want the same", a.provider.Name(), u.RDMA))
 		}
 		return a.provider, nil
 	}
@@ -53,7 +54,7 @@ func (a *app) rdma(l location) (*provider.Provider, error) {
 		o.Addr = netip.MustParseAddr(a.source) // app.check has seen it
 	}
 	var err error
-	if a.provider, err = provider.Open(l.provider, o); err != nil {
+	if a.provider, err = provider.Open(u.RDMA, o); err != nil {
 		return nil, err
 	}
 	return a.provider, a.packets.start(a.provider)
@@ -102,75 +103,75 @@ func burst(flag, s string, n *uint32) error {
 	return nil
 }
 
-// options are how to log in at a location.
-func (a *app) options(l *location) (initiator.Options, error) {
+// options are how to log in at a URL.
+func (a *app) options(u *dial.URL) (initiator.Options, error) {
 	n, err := a.negotiate()
 	if err != nil {
 		return initiator.Options{}, err
 	}
-	c, err := a.credentials(l)
+	c, err := a.credentials(u)
 	return initiator.Options{InitiatorName: a.name, Negotiate: n, LoginTimeout: a.timeout, CHAP: c, Log: a.log()}, err
 }
 
-func (a *app) discover(ctx context.Context, l location) ([]initiator.TargetRecord, error) {
-	o, err := a.options(&l)
+func (a *app) discover(ctx context.Context, u dial.URL) ([]initiator.TargetRecord, error) {
+	o, err := a.options(&u)
 	if err != nil {
 		return nil, err
 	}
-	tr, err := a.transport(l)
+	tr, err := a.transport(u)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	recs, err := initiator.Discover(ctx, tr, l.address, o)
+	recs, err := initiator.Discover(ctx, tr, u.Address, o)
 	if err != nil {
-		return nil, fmt.Errorf("discover %s: %w", l, err)
+		return nil, fmt.Errorf("discover %s: %w", u, err)
 	}
 	return recs, nil
 }
 
 // session logs in, finding the only target if none is named.
-func (a *app) session(ctx context.Context, l *location) (*initiator.Session, error) {
-	o, err := a.options(l)
+func (a *app) session(ctx context.Context, u *dial.URL) (*initiator.Session, error) {
+	o, err := a.options(u)
 	if err != nil {
 		return nil, err
 	}
-	if l.target == "" {
-		recs, err := a.discover(ctx, *l)
+	if u.Target == "" {
+		recs, err := a.discover(ctx, *u)
 		if err != nil {
 			return nil, err
 		}
 		if len(recs) != 1 {
-			return nil, coded(exitNotFound, fmt.Errorf("%s has %d targets; name one in the URL: %s", l, len(recs), names(recs)))
+			return nil, coded(exitNotFound, fmt.Errorf("%s has %d targets; name one in the URL: %s", u, len(recs), names(recs)))
 		}
-		l.target = recs[0].Name
+		u.Target = recs[0].Name
 	}
-	tr, err := a.transport(*l)
+	tr, err := a.transport(*u)
 	if err != nil {
 		return nil, err
 	}
 	lctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	s, err := initiator.Open(lctx, tr, l.address, l.target, o)
+	s, err := initiator.Open(lctx, tr, u.Address, u.Target, o)
 	if err != nil {
-		return nil, fmt.Errorf("log in to %s: %w", l, err)
+		return nil, fmt.Errorf("log in to %s: %w", u, err)
 	}
-	a.noteTransport(l)
+	a.noteTransport(u)
 	return s, nil
 }
 
 // noteTransport says what a session runs on.
-func (a *app) noteTransport(l *location) {
+func (a *app) noteTransport(u *dial.URL) {
 	if a.said {
 		return
 	}
 	a.said = true
-	if l.transport == "tcp" {
-		a.note("%s: over TCP", l)
+	if u.Transport == "tcp" {
+		a.note("%s: over TCP", u)
 		return
 	}
-	a.note("%s: over iSER, RDMA provider %s", l, a.provider.Used())
+	a.note("%s: over iSER, RDMA provider %s", u, a.provider.Used())
 }
 
 func names(recs []initiator.TargetRecord) string {
@@ -183,15 +184,15 @@ func names(recs []initiator.TargetRecord) string {
 
 // disk logs in and opens a logical unit, finding the only one if none is named. Close the session.
 func (a *app) disk(ctx context.Context, url string) (*initiator.Session, *initiator.Disk, error) {
-	l, err := parseURL(url)
+	u, err := parseURL(url)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := a.session(ctx, &l)
+	s, err := a.session(ctx, &u)
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := a.unit(ctx, s, &l)
+	d, err := a.unit(ctx, s, &u)
 	if err != nil {
 		s.Close()
 		return nil, nil, err
@@ -199,21 +200,21 @@ func (a *app) disk(ctx context.Context, url string) (*initiator.Session, *initia
 	return s, d, nil
 }
 
-func (a *app) unit(ctx context.Context, s *initiator.Session, l *location) (*initiator.Disk, error) {
-	lun := iscsi.LUNFromNumber(max(l.lun, 0))
-	if l.lun < 0 {
+func (a *app) unit(ctx context.Context, s *initiator.Session, u *dial.URL) (*initiator.Disk, error) {
+	lun := iscsi.LUNFromNumber(max(u.LUN, 0))
+	if u.LUN < 0 {
 		luns, err := a.luns(ctx, s)
 		if err != nil {
-			return nil, fmt.Errorf("%s: REPORT LUNS: %w", l, err)
+			return nil, fmt.Errorf("%s: REPORT LUNS: %w", u, err)
 		}
 		if len(luns) != 1 {
-			return nil, coded(exitNotFound, fmt.Errorf("%s has %d logical units; name one in the URL: %v", l, len(luns), luns))
+			return nil, coded(exitNotFound, fmt.Errorf("%s has %d logical units; name one in the URL: %v", u, len(luns), luns))
 		}
 		lun = luns[0]
 	}
 	d, err := s.Disk(ctx, lun)
 	if err != nil {
-		return nil, fmt.Errorf("%s LUN %v: %w", l, lun, err)
+		return nil, fmt.Errorf("%s LUN %v: %w", u, lun, err)
 	}
 	return d, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/spf13/cobra"
 )
 
@@ -61,10 +62,10 @@ func parseDD(args []string) (ddOperands, error) {
 	for _, arg := range args {
 		k, v, ok := strings.Cut(arg, "=")
 		if !ok {
-			return o, fmt.Errorf("operand %q: want key=value, for example if=FILE", shownURL(arg))
+			return o, fmt.Errorf("operand %q: want key=value, for example if=FILE", dial.Redact(arg))
 		}
 		if err := o.set(k, v); err != nil {
-			return o, fmt.Errorf("%s: %w", shownURL(arg), err)
+			return o, fmt.Errorf("%s: %w", dial.Redact(arg), err)
 		}
 	}
 	if o.in == "" || o.out == "" {

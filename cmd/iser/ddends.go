@@ -11,6 +11,7 @@ import (
 
 	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 )
 
 // A ddSource gives bytes at offsets. read fills p as far as there is data: io.EOF, perhaps with n > 0, at
@@ -30,7 +31,7 @@ type ddSink interface {
 func (a *app) openSource(ctx context.Context, o ddOperands) (ddSource, error) {
 	seed, isPattern := strings.CutPrefix(o.in, "pattern:")
 	switch {
-	case isURL(o.in):
+	case dial.IsURL(o.in):
 		return a.openUnit(ctx, o.in)
 	case isPattern:
 		n, err := strconv.ParseUint(seed, 10, 64)
@@ -54,7 +55,7 @@ func (a *app) openSource(ctx context.Context, o ddOperands) (ddSource, error) {
 
 func (a *app) openSink(ctx context.Context, o ddOperands) (ddSink, error) {
 	switch {
-	case isURL(o.out):
+	case dial.IsURL(o.out):
 		return a.openUnit(ctx, o.out)
 	case o.out == "internal":
 		return nowhere{}, nil

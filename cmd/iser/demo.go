@@ -19,6 +19,7 @@ import (
 	"github.com/goiser/goiser/cmd/iser/verify"
 	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/spf13/cobra"
@@ -57,56 +58,56 @@ func (a *app) demo(ctx context.Context, program string) (err error) {
 		return fmt.Errorf("demo: start %s: %w", program, err)
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	l, err := parseURL(d.url)
+	u, err := parseURL(d.url)
 	if err != nil {
 		return err
 	}
-	l.provider, l.lun = provider.RoCE, 0
+	u.RDMA, u.LUN = provider.RoCE, 0
 	fmt.Fprintf(a.out, "target     %s: iserd, process %d, 64 MiB RAM\n", d.url, d.cmd.Process.Pid)
-	s, err := a.demoSession(ctx, &l, log)
+	s, err := a.demoSession(ctx, &u, log)
 	if err != nil {
-		return fmt.Errorf("demo: log in to %s: %w", l, err)
+		return fmt.Errorf("demo: log in to %s: %w", u, err)
 	}
 	defer s.Close()
 	disk, err := s.Disk(ctx, 0)
 	if err != nil {
-		return fmt.Errorf("demo: %s: %w", l, err)
+		return fmt.Errorf("demo: %s: %w", u, err)
 	}
 	if err := a.demoCommands(ctx, disk, log); err != nil {
 		return err
 	}
 	plan := verify.Plan{Ranges: []verify.Range{{Start: 0, End: demoDisk}}, Mixed: true, Seed: uint64(time.Now().UnixNano()), Runs: 2, Depth: 16}
 	if err := plan.Check(disk.SizeBytes(), disk.BlockSize()); err != nil {
-		return fmt.Errorf("demo: %s: %w", l, err)
+		return fmt.Errorf("demo: %s: %w", u, err)
 	}
-	return a.verify(ctx, l.String(), []verify.Disk{disk}, plan, verifyFiles{dump: os.TempDir()}, nil)
+	return a.verify(ctx, u.String(), []verify.Disk{disk}, plan, verifyFiles{dump: os.TempDir()}, nil)
 }
 
 // demoSession logs in over iSER, with the steps of our side going to log.
-func (a *app) demoSession(ctx context.Context, l *location, log *eventLog) (*initiator.Session, error) {
-	p, err := a.rdma(*l)
+func (a *app) demoSession(ctx context.Context, u *dial.URL, log *eventLog) (*initiator.Session, error) {
+	p, err := a.rdma(*u)
 	if err != nil {
 		return nil, err
 	}
 	tr := &iser.Dialer{Provider: p, Config: iser.InitiatorConfig{Trace: func(e iser.TraceEvent) { log.add(trace.New("initiator", e)) }}}
-	o, err := a.options(l)
+	o, err := a.options(u)
 	if err != nil {
 		return nil, err
 	}
-	recs, err := initiator.Discover(ctx, tr, l.address, o)
+	recs, err := initiator.Discover(ctx, tr, u.Address, o)
 	if err != nil {
 		return nil, err
 	}
 	if len(recs) != 1 {
 		return nil, fmt.Errorf("%d targets, want one", len(recs))
 	}
-	l.target = recs[0].Name
-	s, err := initiator.Open(ctx, tr, l.address, l.target, o)
+	u.Target = recs[0].Name
+	s, err := initiator.Open(ctx, tr, u.Address, u.Target, o)
 	if err != nil {
 		return nil, err
 	}
 	n := s.Params()
-	fmt.Fprintf(a.out, "logged in  %s over iSER, RDMA provider %s, process %d\n", l.target, p.Used(), os.Getpid())
+	fmt.Fprintf(a.out, "logged in  %s over iSER, RDMA provider %s, process %d\n", u.Target, p.Used(), os.Getpid())
 	fmt.Fprintf(a.out, "           ImmediateData=%v InitialR2T=%v FirstBurstLength=%d MaxBurstLength=%d\n\n",
 		n.ImmediateData, n.InitialR2T, n.FirstBurstLength, n.MaxBurstLength)
 	return s, nil

@@ -16,11 +16,11 @@ func (a *app) discoverCmd() *cobra.Command {
 		Long:  "Opens a discovery session and lists the targets that the portal shows us.\n" + urlHelp,
 		Args:  exactArgs(1, "one URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := parseURL(args[0])
+			u, err := parseURL(args[0])
 			if err != nil {
 				return err
 			}
-			recs, err := a.discover(cmd.Context(), l)
+			recs, err := a.discover(cmd.Context(), u)
 			if err != nil {
 				return err
 			}

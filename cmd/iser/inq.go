@@ -49,18 +49,18 @@ func (a *app) inqCmd() *cobra.Command {
 			if page > 0xff {
 				return usage(fmt.Errorf("--vpd %d: want a page from 0 to 255 (0xff)", page))
 			}
-			l, err := parseURL(args[0])
+			u, err := parseURL(args[0])
 			if err != nil {
 				return err
 			}
-			s, err := a.session(cmd.Context(), &l)
+			s, err := a.session(cmd.Context(), &u)
 			if err != nil {
 				return err
 			}
 			defer s.Close()
-			q, err := queryInquiry(cmd.Context(), s, iscsi.LUNFromNumber(max(l.lun, 0)), page)
+			q, err := queryInquiry(cmd.Context(), s, iscsi.LUNFromNumber(max(u.LUN, 0)), page)
 			if err != nil {
-				return fmt.Errorf("%s: INQUIRY: %w", l, err)
+				return fmt.Errorf("%s: INQUIRY: %w", u, err)
 			}
 			if a.json() {
 				return a.printJSON(q)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 )
@@ -27,11 +28,11 @@ func (a *app) lsCmd() *cobra.Command {
 		Long:  "Logs in to the target (or each target of the portal) and lists its disks.\n" + urlHelp,
 		Args:  exactArgs(1, "one URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := parseURL(args[0])
+			u, err := parseURL(args[0])
 			if err != nil {
 				return err
 			}
-			rows, err := a.listUnits(cmd.Context(), l)
+			rows, err := a.listUnits(cmd.Context(), u)
 			if err != nil {
 				return err
 			}
@@ -55,10 +56,10 @@ func (a *app) lsCmd() *cobra.Command {
 	}
 }
 
-func (a *app) listUnits(ctx context.Context, l location) ([]unitRow, error) {
-	targets := []string{l.target}
-	if l.target == "" {
-		recs, err := a.discover(ctx, l)
+func (a *app) listUnits(ctx context.Context, u dial.URL) ([]unitRow, error) {
+	targets := []string{u.Target}
+	if u.Target == "" {
+		recs, err := a.discover(ctx, u)
 		if err != nil {
 			return nil, err
 		}
@@ -69,12 +70,12 @@ func (a *app) listUnits(ctx context.Context, l location) ([]unitRow, error) {
 	}
 	var rows []unitRow
 	for _, t := range targets {
-		l.target = t
-		s, err := a.session(ctx, &l)
+		u.Target = t
+		s, err := a.session(ctx, &u)
 		if err != nil {
 			return nil, err
 		}
-		more, err := a.unitsOf(ctx, s, l)
+		more, err := a.unitsOf(ctx, s, u)
 		s.Close()
 		if err != nil {
 			return nil, err
@@ -84,14 +85,14 @@ func (a *app) listUnits(ctx context.Context, l location) ([]unitRow, error) {
 	return rows, nil
 }
 
-func (a *app) unitsOf(ctx context.Context, s *initiator.Session, l location) ([]unitRow, error) {
+func (a *app) unitsOf(ctx context.Context, s *initiator.Session, u dial.URL) ([]unitRow, error) {
 	luns, err := a.luns(ctx, s)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", l, err)
+		return nil, fmt.Errorf("%s: %w", u, err)
 	}
 	var rows []unitRow
 	for _, lun := range luns {
-		r := unitRow{URL: fmt.Sprintf("%s/%v", l, lun)}
+		r := unitRow{URL: fmt.Sprintf("%s/%v", u, lun)}
 		if inq, err := s.Inquiry(ctx, lun, false, 0); err == nil {
 			r.Product = parseInquiry(inq).String()
 		}

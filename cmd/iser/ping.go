@@ -15,11 +15,11 @@ func (a *app) pingCmd() *cobra.Command {
 		Long:  "Logs in and sends NOP-Out pings.\n" + urlHelp,
 		Args:  exactArgs(1, "one URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := parseURL(args[0])
+			u, err := parseURL(args[0])
 			if err != nil {
 				return err
 			}
-			s, err := a.session(cmd.Context(), &l)
+			s, err := a.session(cmd.Context(), &u)
 			if err != nil {
 				return err
 			}
@@ -35,11 +35,11 @@ func (a *app) pingCmd() *cobra.Command {
 				}
 				d, err := s.Ping(cmd.Context())
 				if err != nil {
-					return fmt.Errorf("%s: ping: %w", l, err)
+					return fmt.Errorf("%s: ping: %w", u, err)
 				}
 				trips = append(trips, d.Seconds())
 				if !a.json() {
-					fmt.Fprintf(a.out, "%s  seq=%d  %v\n", l, i, d.Round(time.Microsecond))
+					fmt.Fprintf(a.out, "%s  seq=%d  %v\n", u, i, d.Round(time.Microsecond))
 				}
 			}
 			if a.json() {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/goiser/goiser/cmd/dissect"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/goiser/goiser/iser/rdma/roce/capture"
 	"github.com/goiser/goiser/iser/rdma/roce/link"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
@@ -84,7 +85,7 @@ func TestTraceReadListsWhatIsWhole(t *testing.T) {
 func TestPacketsOfTCPCannotBeHad(t *testing.T) {
 	a, _ := testApp(t)
 	a.packets.path = filepath.Join(t.TempDir(), "p")
-	_, err := a.transport(location{transport: "tcp"})
+	_, err := a.transport(dial.URL{Transport: "tcp"})
 	assert.Equal(t, exitUsage, exitCode(err))
 	a.packets.limit = "1"
 	assert.Equal(t, exitUsage, exitCode(a.packets.check()))

@@ -15,6 +15,7 @@ import (
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/goiser/goiser/cmd/iser/verify"
+	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/spf13/cobra"
 )
 
@@ -121,7 +122,7 @@ func (a *app) verifyURL(ctx context.Context, url string, f *verifyFlags) error {
 		}
 	}
 	if f.files.state == "" {
-		return a.verify(ctx, shownURL(url), disks, plan, f.files, nil)
+		return a.verify(ctx, dial.Redact(url), disks, plan, f.files, nil)
 	}
 	st, err := openVerifyState(f.files.state)
 	if err != nil {
@@ -131,7 +132,7 @@ func (a *app) verifyURL(ctx context.Context, url string, f *verifyFlags) error {
 	if st.found != nil && f.seed == 0 {
 		plan.Seed = st.found.Plan.Seed
 	}
-	return a.verify(ctx, shownURL(url), disks, plan, f.files, st)
+	return a.verify(ctx, dial.Redact(url), disks, plan, f.files, st)
 }
 
 // plan checks the flags against the disk.
