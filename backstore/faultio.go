@@ -12,11 +12,7 @@ func (f *FaultStore) ReadAt(bufs [][]byte, off int64) error {
 	if rules == nil && !f.closed.Load() {
 		return f.below.ReadAt(bufs, off)
 	}
-	n := total(bufs)
-	if err := f.usable(onRead, off, n); err != nil {
-		return err
-	}
-	h, err := f.at(rules, onRead, off, n)
+	h, _, err := f.begin(rules, onRead, off, total(bufs), false)
 	switch {
 	case err != nil:
 		return err
@@ -48,25 +44,27 @@ func (f *FaultStore) WriteAt(bufs [][]byte, off int64, fua bool) error {
 	if rules == nil && f.undo == nil && !f.closed.Load() {
 		return f.below.WriteAt(bufs, off, fua)
 	}
-	n := total(bufs)
-	if err := f.usable(onWrite, off, n); err != nil {
+	h, fua, err := f.begin(rules, onWrite, off, total(bufs), fua)
+	switch {
+	case err != nil:
 		return err
-	}
-	h, err := f.at(rules, onWrite, off, n)
-	if err != nil {
-		return err
-	}
-	if fua {
-		lost, err := f.flushFault(rules, off, n)
-		if err != nil {
-			return err
-		}
-		fua = !lost
-	}
-	if h == nil {
+	case h == nil:
 		return f.put(rules, bufs, off, fua)
 	}
 	return f.writeWrong(rules, h, bufs, fua)
+}
+
+// begin checks a request and finds what is done wrong with it: nil if nothing. durable is whether it is still to be durable
+// when it is answered.
+func (f *FaultStore) begin(rules *faultRules, op faultOps, off, n int64, fua bool) (h *hit, durable bool, err error) {
+	if err := f.usable(op, off, n); err != nil {
+		return nil, false, err
+	}
+	if h, err = f.at(rules, op, off, n); err != nil || !fua {
+		return h, false, err
+	}
+	lost, err := f.flushFault(rules, off, n)
+	return h, !lost, err
 }
 
 // writeWrong writes with a fault.
@@ -231,20 +229,10 @@ func (f *FaultStore) WriteZeroes(off, n int64, unmap, fua bool) error {
 }
 
 func (f *FaultStore) zero(off, n int64, fua bool, do func(off, n int64, fua bool) error) error {
-	if err := f.usable(onZero, off, n); err != nil {
-		return err
-	}
 	rules := f.rules.Load()
-	h, err := f.at(rules, onZero, off, n)
+	h, fua, err := f.begin(rules, onZero, off, n, fua)
 	if err != nil {
 		return err
-	}
-	if fua {
-		lost, err := f.flushFault(rules, off, n)
-		if err != nil {
-			return err
-		}
-		fua = !lost
 	}
 	put := func(off, n int64) error {
 		return f.change(rules, off, n, fua, func() error { return do(off, n, fua) })
