@@ -32,7 +32,7 @@ func Run(t *testing.T, open func(t *testing.T) backstore.Store) {
 
 // RunStoring holds stores only to keeping what is written.
 func RunStoring(t *testing.T, open func(t *testing.T) backstore.Store) {
-	for name, test := range map[string]func(*testing.T, backstore.Store){
+	run(t, open, map[string]func(*testing.T, backstore.Store){
 		"new store reads zeros":     readsZeros,
 		"shapes of buffer lists":    shapes,
 		"like a slice of bytes":     likeSlice,
@@ -44,35 +44,32 @@ func RunStoring(t *testing.T, open func(t *testing.T) backstore.Store) {
 		"zeros at once":             zerosAtOnce,
 		"like a model":              likeModel,
 		"size changes":              resizes,
-	} {
-		t.Run(name, func(t *testing.T) { test(t, opened(t, open)) })
-	}
+	})
 }
 
 // RunDiscarding leaves out what a store that forgets its writes cannot pass.
 func RunDiscarding(t *testing.T, open func(t *testing.T) backstore.Store) {
-	for name, test := range map[string]func(*testing.T, backstore.Store){
-		"info":              info,
-		"beyond the end":    bounds,
-		"nothing to move":   nothing,
+	RunComputed(t, open)
+	run(t, open, map[string]func(*testing.T, backstore.Store){
 		"no allocation":     noAllocation,
 		"mapped memory":     mapped,
-		"closed":            closed,
 		"buffers unchanged": unchanged,
 		"optional ranges":   optionalBounds,
-	} {
-		t.Run(name, func(t *testing.T) { test(t, opened(t, open)) })
-	}
+	})
 }
 
 // RunComputed leaves out, beyond that, what a store cannot pass that takes only some bytes.
 func RunComputed(t *testing.T, open func(t *testing.T) backstore.Store) {
-	for name, test := range map[string]func(*testing.T, backstore.Store){
+	run(t, open, map[string]func(*testing.T, backstore.Store){
 		"info":            info,
 		"beyond the end":  bounds,
 		"nothing to move": nothing,
 		"closed":          closed,
-	} {
+	})
+}
+
+func run(t *testing.T, open func(t *testing.T) backstore.Store, tests map[string]func(*testing.T, backstore.Store)) {
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, opened(t, open)) })
 	}
 }
