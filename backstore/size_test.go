@@ -44,3 +44,15 @@ func FuzzParseSize(f *testing.F) {
 		}
 	})
 }
+
+func TestParseSwitch(t *testing.T) {
+	for s, want := range map[string]bool{"yes": true, "true": true, "Yes": true, "no": false, "false": false, "NO": false} {
+		on, err := backstore.ParseSwitch(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, on, s)
+	}
+	for _, s := range []string{"", "y", "1", "on", "yes "} {
+		_, err := backstore.ParseSwitch(s)
+		require.ErrorContains(t, err, "want yes or no", s)
+	}
+}

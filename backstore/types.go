@@ -63,8 +63,20 @@ func (e *OptionError) Error() string {
 }
 func (e *OptionError) Unwrap() error { return e.Err }
 
-// yesNo are the values of a switch; true and false, as YAML has them, mean the same.
+// yesNo are the values of a switch (see ParseSwitch).
 var yesNo = []string{"yes", "no"}
+
+// ParseSwitch reads a switch of a command line or file: yes or no (RFC 7143 writes Yes), or as YAML has it, true or
+// false.
+func ParseSwitch(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "yes", "true":
+		return true, nil
+	case "no", "false":
+		return false, nil
+	}
+	return false, fmt.Errorf("%.60q: want yes or no", s)
+}
 
 // Types lists every kind of store, by name. The configuration file, the command line and the help text
 // are all made from it.
@@ -204,12 +216,10 @@ func check(typ string, opts Options) (Type, settings, error) {
 
 // checkValue checks a value and brings it to its one spelling.
 func (o *Option) checkValue(v *string) error {
-	if slices.Equal(o.Values, yesNo) {
-		switch *v {
-		case "true":
+	if on, err := ParseSwitch(*v); err == nil && slices.Equal(o.Values, yesNo) {
+		*v = "no"
+		if on {
 			*v = "yes"
-		case "false":
-			*v = "no"
 		}
 	}
 	if len(o.Values) > 0 && !slices.Contains(o.Values, *v) {

@@ -188,14 +188,13 @@ func (r *reader) text(to *string) func(ast.Node, string) {
 // flag reads a switch: YAML's true and false, or yes and no as on the command line.
 func (r *reader) flag(set func(bool)) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
-		switch s, _ := r.scalar(n); s {
-		case "true", "yes":
-			set(true)
-		case "false", "no":
-			set(false)
-		default:
+		s, _ := r.scalar(n)
+		on, err := backstore.ParseSwitch(s)
+		if err != nil {
 			r.wrong(n, path, "true or false")
+			return
 		}
+		set(on)
 	}
 }
 

@@ -81,13 +81,11 @@ func (a *app) negotiate() (*iscsi.Config, error) {
 }
 
 func yesNo(flag, s string) (bool, error) {
-	switch strings.ToLower(s) {
-	case "yes", "true":
-		return true, nil
-	case "no", "false":
-		return false, nil
+	on, err := backstore.ParseSwitch(s)
+	if err != nil {
+		return false, usage(fmt.Errorf("%s %w", flag, err))
 	}
-	return false, usage(fmt.Errorf("%s %q: want yes or no", flag, s))
+	return on, nil
 }
 
 // burst parses a burst length flag: 512 bytes to 16 MiB - 1 (RFC 7143, 13.13 and 13.14).

@@ -174,13 +174,11 @@ func (f *flags) negotiate(n *iscsi.Config) error {
 }
 
 func yesNo(flag, s string) (bool, error) {
-	switch s {
-	case "yes", "true":
-		return true, nil
-	case "no", "false":
-		return false, nil
+	on, err := backstore.ParseSwitch(s)
+	if err != nil {
+		return false, usagef("%s %w", flag, err)
 	}
-	return false, usagef("%s %q: want yes or no", flag, s)
+	return on, nil
 }
 
 // fileOptions reads PATH[:SIZE]. What follows the last colon is a size only if it can be read as one.
