@@ -46,10 +46,8 @@ wait_for() { # COMMAND...: until it succeeds, 20 s
 }
 
 serve_ours() {
-	# WriteSame16.Unmap writes 65536 blocks at once.
 	cat > "$out/iserd.yaml" <<-YAML
 		version: 1
-		limits: {max_transfer: 32MiB}
 		portals:
 		  - {listen: "$a", provider: tcp}
 		  - {listen: "$b", provider: tcp}
