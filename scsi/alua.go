@@ -209,14 +209,8 @@ func prepareSetGroups(_ *Device, t *Task) error {
 	if n > 4+4*maxPortGroups || n%4 != 0 {
 		return errListLength
 	}
-	if err := t.wantOut(uint64(n)); err != nil {
-		return err
-	}
-	if t.OutLen < n {
-		return errListLength
-	}
 	t.Done = n == 0
-	return nil
+	return t.wantList(uint64(n), errListLength)
 }
 
 // executeSetGroups changes the states of groups for this unit (explicit asymmetric access): all that are
@@ -224,7 +218,7 @@ func prepareSetGroups(_ *Device, t *Task) error {
 //
 //	4.. for each group: 0 state  2..3 group
 func executeSetGroups(t *Task) error {
-	list, lu := slices.Concat(t.Out...), t.lu
+	list, lu := t.list(), t.lu
 	d := lu.device
 	d.mu.Lock()
 	defer d.mu.Unlock()

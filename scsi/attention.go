@@ -60,7 +60,7 @@ type Nexus struct {
 	// without a lock; a unit that is not here (a new one with an old number, say) is looked up in
 	// pending. Entries change, and the slice is replaced by a longer one, under Device.mu.
 	clean atomic.Pointer[[]atomic.Pointer[LogicalUnit]]
-	// pending has the units that this nexus has met. One that is missing owes a powerOn, at least: see greeting.
+	// pending has the units that this nexus has met. One that is missing owes a powerOn, at least: see dueLocked.
 	// Guarded by Device.mu, as what follows.
 	pending map[*LogicalUnit]attention
 	// attached is when the nexus came, and listed when it last learned which units there are, by Device.epoch.
@@ -126,10 +126,7 @@ func (n *Nexus) isClean(lu *LogicalUnit) bool {
 func (d *Device) attend(n *Nexus, lu *LogicalUnit, which attention) *senseError {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	set, met := n.pending[lu]
-	if !met {
-		set = n.greetingLocked(lu)
-	}
+	set := n.dueLocked(lu)
 	if set == 0 {
 		n.markLocked(lu)
 		return nil
@@ -158,10 +155,7 @@ func (d *Device) QueryAttention(n *Nexus, lun uint64) (info [3]byte, ok bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	set, met := n.pending[lu]
-	if !met {
-		set = n.greetingLocked(lu)
-	}
+	set := n.dueLocked(lu)
 	if set == 0 {
 		return info, false
 	}
@@ -170,11 +164,14 @@ func (d *Device) QueryAttention(n *Nexus, lun uint64) (info [3]byte, ok bool) {
 	return [3]byte{byte(depth)<<4 | e.key, e.asc, e.ascq}, true
 }
 
-// greetingLocked is what a nexus has to be told of a unit that it has not met. One that has come while
-// the nexus was there has changed the list of units; if it has the number of another disk, which the
-// nexus may still take it for, that is said too, before anything is read or written (CO-01 of the field
+// dueLocked is what a nexus has to be told of a unit. A unit that it has not met owes a powerOn. One that has
+// come while the nexus was there has changed the list of units; if it has the number of another disk, which
+// the nexus may still take it for, that is said too, before anything is read or written (CO-01 of the field
 // reports).
-func (n *Nexus) greetingLocked(lu *LogicalUnit) attention {
+func (n *Nexus) dueLocked(lu *LogicalUnit) attention {
+	if set, met := n.pending[lu]; met {
+		return set
+	}
 	set := powerOn
 	if lu.replaces && n.attached < lu.added {
 		set |= inquiryChanged
@@ -219,6 +216,11 @@ func (n *Nexus) markLocked(lu *LogicalUnit) {
 func (n *Nexus) forgetLocked(lu *LogicalUnit) {
 	n.copies.forget(lu)
 	delete(n.pending, lu)
+	n.unmarkLocked(lu)
+}
+
+// unmarkLocked takes markLocked back.
+func (n *Nexus) unmarkLocked(lu *LogicalUnit) {
 	if n.isClean(lu) {
 		(*n.clean.Load())[lu.number].Store(nil)
 	}
@@ -241,9 +243,7 @@ func (n *Nexus) raiseLocked(lu *LogicalUnit, a attention) {
 		return
 	}
 	n.pending[lu] = set | a
-	if n.isClean(lu) {
-		(*n.clean.Load())[lu.number].Store(nil)
-	}
+	n.unmarkLocked(lu)
 }
 
 // raiseListChangedLocked tells every nexus for which unit number can be there, on every unit that it has met,
@@ -253,11 +253,8 @@ func (d *Device) raiseListChangedLocked(number int) {
 		if !n.mask.sees(number) {
 			continue
 		}
-		for lu, set := range n.pending {
-			n.pending[lu] = set | reportedLUNsChanged
-			if n.isClean(lu) {
-				(*n.clean.Load())[lu.number].Store(nil)
-			}
+		for lu := range n.pending {
+			n.raiseLocked(lu, reportedLUNsChanged)
 		}
 	}
 }

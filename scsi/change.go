@@ -19,8 +19,9 @@ var ErrNumberHeld = errors.New("number was another disk's a short time ago")
 // ErrShrink is returned by LogicalUnit.Resize for a size that would drop blocks.
 var ErrShrink = errors.New("would drop blocks")
 
-// errBusySanitizing says why a unit cannot be changed: what works on it is no command that could be waited for.
-var errBusySanitizing = errors.New("a sanitize operation is at work")
+// errSanitizeOpen says why a unit cannot be changed: what works on it is no command that could be waited for, and what
+// it has left undone when it failed must not get out of its reach.
+var errSanitizeOpen = errors.New("a sanitize operation goes on or has failed")
 
 // A former is the last unit that had a number.
 type former struct {
@@ -106,12 +107,7 @@ func (lu *LogicalUnit) Resize(ctx context.Context, sizeBytes int64, shrink bool)
 	case !shrink:
 		err = fmt.Errorf("%d blocks to %d: %w", lu.capacity.Load(), blocks, ErrShrink)
 	default:
-		return lu.Exclusive(ctx, func() error {
-			if lu.state.Load()&stateSanitizing != 0 {
-				return fmt.Errorf("lun %d: shrink: %w", lu.number, errBusySanitizing)
-			}
-			return resize()
-		})
+		return lu.Exclusive(ctx, resize)
 	}
 	if err != nil {
 		return fmt.Errorf("lun %d: %w", lu.number, err)
@@ -133,7 +129,7 @@ func (lu *LogicalUnit) SetReadOnly(ctx context.Context, readOnly bool) error {
 	case !readOnly && lu.store.Info().ReadOnly:
 		return fmt.Errorf("lun %d: make it writable: %w", lu.number, backstore.ErrReadOnly)
 	case readOnly && lu.state.Load()&stateSanitizing != 0:
-		return fmt.Errorf("lun %d: make it read-only: %w", lu.number, errBusySanitizing)
+		return fmt.Errorf("lun %d: make it read-only: %w", lu.number, errSanitizeOpen)
 	}
 	if lu.readOnly.Swap(readOnly) != readOnly {
 		lu.tell(modeChanged)

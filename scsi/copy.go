@@ -54,14 +54,8 @@ func prepareExtendedCopy(_ *Device, t *Task) error {
 	if n < copyHeaderLen || n > copyHeaderLen+maxCopyDescriptors {
 		return errListLength
 	}
-	if err := t.wantOut(uint64(n)); err != nil {
-		return err
-	}
-	if t.OutLen < n {
-		return errListLength
-	}
 	t.MayBlock = true // whatever the stores are: it takes long
-	return nil
+	return t.wantList(uint64(n), errListLength)
 }
 
 // executeExtendedCopy carries it out.
@@ -72,7 +66,7 @@ func executeExtendedCopy(t *Task) error {
 		return errBusy
 	}
 	defer d.copies.Add(-1)
-	list, err := parseCopyList(t.Out)
+	list, err := parseCopyList(t.list())
 	if err != nil {
 		return err
 	}
@@ -229,7 +223,7 @@ func (c *copier) copy(s *copySegment) error {
 		}
 		from, to := s.from.at(at), s.to.at(at)
 		var err error
-		if hole := from.hole(n); hole > 0 && to.zeroer() != nil && !overlaps {
+		if hole := from.hole(n); hole > 0 && to.lu.zeroer != nil && !overlaps {
 			n = hole
 			err = c.zero(to, n)
 		} else {
@@ -297,8 +291,8 @@ func (lu *LogicalUnit) waitForCopies() {
 
 // hole is how many bytes, up to n, the store does not have from here on.
 func (e copyEnd) hole(n uint64) uint64 {
-	x, ok := e.lu.store.(backstore.Extenter)
-	if !ok {
+	x := e.lu.extenter
+	if x == nil {
 		return 0
 	}
 	if allocated, length, err := x.Extent(int64(e.off), int64(n)); err == nil && !allocated {
@@ -307,15 +301,10 @@ func (e copyEnd) hole(n uint64) uint64 {
 	return 0
 }
 
-func (e copyEnd) zeroer() backstore.Zeroer {
-	z, _ := e.lu.store.(backstore.Zeroer)
-	return z
-}
-
 // zero makes n bytes zeros, without space if the unit is thin.
 func (c *copier) zero(e copyEnd, n uint64) error {
 	return c.through(e, n, accessWrite, func() error {
-		return e.zeroer().WriteZeroes(int64(e.off), int64(n), e.lu.provisioned(), false)
+		return e.lu.zeroer.WriteZeroes(int64(e.off), int64(n), e.lu.provisioned(), false)
 	})
 }
 

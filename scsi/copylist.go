@@ -3,7 +3,6 @@ package scsi
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 )
 
 // The parameter list of EXTENDED COPY(LID1) (SPC-4, 6.4.3). CSCD (copy source and copy destination) descriptors
@@ -82,9 +81,8 @@ type segment struct {
 	fromOffset, toOffset uint64
 }
 
-// parseCopyList reads a parameter list, all of whose bytes may be anything. It keeps no part of it.
-func parseCopyList(bufs [][]byte) (*copyList, error) {
-	b := slices.Concat(bufs...)
+// parseCopyList reads a parameter list, all of whose bytes may be anything. The result has views of it.
+func parseCopyList(b []byte) (*copyList, error) {
 	be := binary.BigEndian
 	l := &copyList{id: b[0], usage: b[1] >> 3 & 3}
 	ends, segments, inline := uint64(be.Uint16(b[2:])), uint64(be.Uint32(b[8:])), uint64(be.Uint32(b[12:]))

@@ -135,7 +135,7 @@ func (d *Device) remove(lun int) *LogicalUnit {
 	if lu == nil {
 		return nil
 	}
-	units := append([]*LogicalUnit(nil), *d.units.Load()...)
+	units := slices.Clone(*d.units.Load())
 	units[lun] = nil
 	d.units.Store(&units)
 	lu.set.close()
@@ -234,13 +234,9 @@ func (d *Device) ResetNexus(n *Nexus) {
 // CommandsCleared tells a nexus that another one has ended commands of it on a unit, which get no status since TAS is
 // 0 (SAM-5, 5.6: COMMANDS CLEARED BY ANOTHER INITIATOR, 2F/00).
 func (d *Device) CommandsCleared(n *Nexus, lun uint64) {
-	number, ok := Number(lun)
-	if !ok {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if lu := d.LU(number); lu != nil {
+	if lu := d.find(n, lun); lu != nil {
 		n.raiseLocked(lu, commandsCleared)
 	}
 }

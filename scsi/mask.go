@@ -36,8 +36,7 @@ func (n *Nexus) Sees(lun uint64) bool {
 // Sees reports whether the unit of an 8-byte LUN is there for the nexus. One that is masked is not: neither for
 // commands nor for task management, and nothing that happens to it is told.
 func (d *Device) Sees(n *Nexus, lun uint64) bool {
-	number, ok := Number(lun)
-	return ok && d.LU(number) != nil && n.mask.sees(number)
+	return d.find(n, lun) != nil
 }
 
 // The commands that a nexus may use that is allowed only to read, although they conflict with a reservation

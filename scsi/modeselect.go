@@ -38,21 +38,15 @@ func (t *Task) prepareModeSelect(n uint64) error {
 	case n > maxModeList:
 		return errListLength
 	}
-	if err := t.wantOut(n); err != nil {
-		return err
-	}
-	if uint64(t.OutLen) < n {
-		return errListLength
-	}
 	t.Done = n == 0
-	return nil
+	return t.wantList(n, errListLength)
 }
 
 // executeModeSelect checks the whole list before it changes anything. Other nexuses are told of a change
 // (MODE PARAMETERS CHANGED).
 func executeModeSelect(t *Task) error {
 	lu := t.lu
-	list := slices.Concat(t.Out...)
+	list := t.list()
 	pages, at, err := lu.skipModeHeader(list, t.CDB[0]>>5 != 0)
 	if err != nil {
 		return err

@@ -1,5 +1,7 @@
 package scsi
 
+import "math/bits"
+
 // An operation is a row of the table of commands. The dispatcher and REPORT SUPPORTED OPERATION CODES
 // read the same row.
 type operation struct {
@@ -169,12 +171,5 @@ func (op *operation) checkCDB(cdb []byte) error {
 	return nil
 }
 
-// topBit is the number of the most significant bit set.
-func topBit(b uint8) int {
-	n := 0
-	for b > 1 {
-		b >>= 1
-		n++
-	}
-	return n
-}
+// topBit is the number of the most significant bit of those that are set.
+func topBit(b uint8) int { return bits.Len8(b) - 1 }

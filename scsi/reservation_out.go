@@ -35,14 +35,8 @@ func preparePersistentOut(_ *Device, t *Task) error {
 	if n < prListLen || n > maxPersistentOut {
 		return errListLength
 	}
-	if err := t.wantOut(uint64(n)); err != nil {
-		return err
-	}
-	if t.OutLen < n {
-		return errListLength // the initiator has less to send than the CDB says
-	}
 	t.MayBlock = true // making it durable
-	return nil
+	return t.wantList(uint64(n), errListLength)
 }
 
 // executePersistentOut carries out a request. With APTPL it ends when the new state is durable: until
@@ -116,7 +110,7 @@ func (lu *LogicalUnit) commit(c *change) (preempted []*Nexus) {
 
 // parsePersistentOut reads the CDB and the parameter list.
 func (d *Device) parsePersistentOut(t *Task) (*registryRequest, error) {
-	list := slices.Concat(t.Out...)
+	list := t.list()
 	q := &registryRequest{
 		from:   t.Nexus.name(),
 		action: int(t.CDB[1] & serviceActionMask),

@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -97,23 +98,13 @@ func prepareSanitize(_ *Device, t *Task) error {
 		return invalidField(7, 7)
 	}
 	t.MayBlock = true
-	if err := t.wantOut(n); err != nil {
-		return err
-	}
-	if uint64(t.OutLen) < n {
-		return errDataLength
-	}
-	return nil
+	return t.wantList(n, errDataLength)
 }
 
 func executeBlockErase(t *Task) error { return t.lu.startSanitize(t, 1, t.lu.erase) }
 
 func executeOverwrite(t *Task) error {
-	list := make([]byte, 0, t.OutLen)
-	for _, b := range t.Out {
-		list = append(list, b...)
-	}
-	o, err := parseOverwrite(list, t.lu.blockSize)
+	o, err := parseOverwrite(t.list(), t.lu.blockSize)
 	if err != nil {
 		return err
 	}
@@ -148,13 +139,6 @@ func (lu *LogicalUnit) startSanitize(t *Task, passes uint64, work func() error) 
 	}
 	lu.sanitize.background.Go(func() { _ = lu.runSanitize(work) }) // those who come later are told
 	return nil
-}
-
-// sanitizing reports whether a sanitize operation goes on.
-func (lu *LogicalUnit) sanitizing() bool {
-	lu.gate.mu.Lock()
-	defer lu.gate.mu.Unlock()
-	return lu.sanitize.phase == sanitizeRunning
 }
 
 func (lu *LogicalUnit) beginSanitize(ause bool, passes uint64) error {
@@ -283,7 +267,7 @@ func parseOverwrite(list []byte, blockSize uint64) (overwriting, error) {
 // given.
 func (lu *LogicalUnit) overwrite(o overwriting) error {
 	for left := o.count; left > 0; left-- {
-		block := append([]byte(nil), o.block...)
+		block := slices.Clone(o.block)
 		if o.invert && left%2 == 0 {
 			for i := range block {
 				block[i] = ^block[i]

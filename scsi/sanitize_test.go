@@ -188,7 +188,7 @@ func TestSanitizeRefusesOtherCommandsWhileItGoesOn(t *testing.T) {
 		b.d.Execute(&prepared)
 		assert.Equal(t, "2/04/1b", (&result{Task: prepared}).sense())
 		b.d.Release(&prepared)
-		assert.Error(t, b.lu.Exclusive(context.Background(), func() error { return nil }), "a resize, for example")
+		assert.ErrorIs(t, b.lu.Exclusive(context.Background(), nil), errSanitizeOpen, "a resize, for example")
 		ordered := &result{Task: Task{Nexus: o.nexus, CDB: testReady, Attr: Ordered}}
 		o.do(ordered, nil)
 		assert.Equal(t, "2/04/1b", ordered.sense(), "an ORDERED command does not wait")
@@ -239,6 +239,7 @@ func TestSanitizeFailure(t *testing.T) {
 		assert.Equal(t, Good, inquiry(b, 0, 0, 0).Status)
 		sense := b.run(0, []byte{3, 0, 0, 0, 18, 0}, 18, nil).data
 		assert.Equal(t, []byte{3, 0x31, 3}, []byte{sense[2], sense[12], sense[13]})
+		assert.ErrorIs(t, b.lu.Exclusive(context.Background(), nil), errSanitizeOpen, "what is left must not get out of its reach")
 	}
 	fail(ause)
 	assert.Equal(t, Good, b.run(0, sanitize(exitFailure, 0), 0, nil).Status)

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 )
 
@@ -178,6 +179,21 @@ func (t *Task) wantOut(need uint64) error {
 	t.OutLen = uint32(min(uint64(t.edtl), need))
 	return nil
 }
+
+// wantList says that the CDB takes a parameter list of n bytes, all of it: half of one could not be told from one. short
+// is what an initiator gets that has less to send than the CDB says.
+func (t *Task) wantList(n uint64, short error) error {
+	if err := t.wantOut(n); err != nil {
+		return err
+	}
+	if uint64(t.OutLen) < n {
+		return short
+	}
+	return nil
+}
+
+// list is the parameter list that wantList has asked for, in one piece.
+func (t *Task) list() []byte { return slices.Concat(t.Out...) }
 
 // reply makes data the command's parameter data, cut to the CDB's allocation length. Cutting never
 // changes the counts inside the data (SPC-4, 4.2.5.6), and an initiator that gave a smaller EDTL than

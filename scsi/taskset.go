@@ -312,8 +312,8 @@ func (q *dormantQueue) remove(t *Task) {
 
 // Exclusive runs f while no command of the unit has started and none starts, of whatever attribute, once
 // those before it have ended: f may take away what they use. Other users of the unit (hold) are waited
-// for too. It fails while a sanitize operation goes on, with ctx's error if that ends first, or with
-// ErrNoLUN if the unit has been removed.
+// for too. It fails while a sanitize operation goes on or has failed, with ctx's error if that ends first, or
+// with ErrNoLUN if the unit has been removed.
 func (lu *LogicalUnit) Exclusive(ctx context.Context, f func() error) error {
 	turn := make(chan struct{})
 	t := &Task{Attr: Ordered, alone: true, Ready: func() { close(turn) }}
@@ -332,8 +332,8 @@ func (lu *LogicalUnit) Exclusive(ctx context.Context, f func() error) error {
 		}
 	}
 	defer lu.set.leave(t)
-	if lu.sanitizing() {
-		return fmt.Errorf("lun %d: a sanitize operation is in progress", lu.number)
+	if lu.state.Load()&stateSanitizing != 0 {
+		return fmt.Errorf("lun %d: %w", lu.number, errSanitizeOpen)
 	}
 	return f()
 }

@@ -10,7 +10,7 @@ const (
 	unmapDescriptorLen = 16
 )
 
-// prepareUnmap wants the whole list: half of one could not be told from one.
+// prepareUnmap wants the list.
 func prepareUnmap(_ *Device, t *Task) error {
 	if err := t.lu.writable(); err != nil {
 		return err
@@ -23,25 +23,15 @@ func prepareUnmap(_ *Device, t *Task) error {
 	if n < unmapHeaderLen {
 		return errListLength
 	}
-	if err := t.wantOut(n); err != nil {
-		return err
-	}
-	if uint64(t.OutLen) < n {
-		return errDataLength
-	}
 	t.MayBlock = true // how long it takes is the store's affair
 	t.lba, t.blocks = 0, t.lu.capacity.Load()
-	return nil
+	return t.wantList(n, errDataLength)
 }
 
 // executeUnmap checks all of the list before it does any of it. Extents may overlap, and one of no blocks
 // does nothing (SBC-3, 5.28.2). What unmapping cuts in the middle of the store's unit reads as zeros too.
 func executeUnmap(t *Task) error {
-	list := make([]byte, 0, t.OutLen)
-	for _, b := range t.Out {
-		list = append(list, b...)
-	}
-	extents, err := t.lu.parseUnmap(list)
+	extents, err := t.lu.parseUnmap(t.list())
 	if err != nil {
 		return err
 	}
