@@ -25,8 +25,8 @@ func (s *Server) addresses(c *conn) []address {
 	return s.addressesLocked(c.traits.Name, here.Addr())
 }
 
-// addressesLocked lists the portals of a transport ("": of all) for peers that have connected to the address here. What Advertise says is shown
-// as it stands. Else
+// addressesLocked lists the portals of a transport ("": of all) for peers that have connected to the address here.
+// What Advertise says is shown as it stands. Else
 //
 //   - a portal that listens on any address is shown with the one that the peer has connected to, if it takes
 //     connections there;

@@ -116,10 +116,8 @@ func (c *conn) overdueLogouts() {
 // silence ends all tasks of the connection without a response, as far as they can be ended.
 func (c *conn) silence() {
 	c.dropHeld()
-	for i := range c.ses.tasks.tasks {
-		if t := &c.ses.tasks.tasks[i]; t.c == c && t.state != taskFree {
-			c.abortTask(t)
-		}
+	for t := range c.own {
+		c.abortTask(t)
 	}
 }
 
@@ -136,8 +134,7 @@ func (c *conn) shutdown() {
 
 // drain closes the session once it has nothing to do.
 func (c *conn) drain() {
-	told := !c.ses.discovery && c.greeted
-	if told && c.now.Sub(c.drainSince) < shutdownGrace {
+	if c.mayTell() && c.now.Sub(c.drainSince) < shutdownGrace {
 		return
 	}
 	if c.ses.tasks.active() == 0 && c.dm.Idle() {

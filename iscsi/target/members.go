@@ -251,10 +251,8 @@ func (c *conn) leaveSession() {
 	}
 	c.tmfs = nil
 	c.dropHeld()
-	for i := range ses.tasks.tasks {
-		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree {
-			c.dropTask(t)
-		}
+	for t := range c.own {
+		c.dropTask(t)
 	}
 	c.unlock()
 	for c.running > 0 {

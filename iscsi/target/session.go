@@ -35,7 +35,6 @@ type sessionKey struct {
 // A session is the state of an I_T nexus. The loop of its connection owns it; several take turns (sharing).
 type session struct {
 	sharing
-	s         *Server
 	initiator iscsi.Name
 	key       sessionKey
 	tsih      uint16
@@ -61,7 +60,7 @@ type session struct {
 // hasDeadlines reports whether single tasks or functions have deadlines.
 func (c *conn) hasDeadlines() bool {
 	ses := c.ses
-	return ses != nil && (len(c.tmfs)+len(c.parked)+len(c.logouts) > 0 || ses.mem != nil && len(ses.tasks.free) < len(ses.tasks.tasks))
+	return ses != nil && (len(c.tmfs)+len(c.parked)+len(c.logouts) > 0 || len(ses.tasks.free) < len(ses.tasks.tasks))
 }
 
 // loginPDU takes a PDU before full-feature phase.
@@ -158,7 +157,7 @@ func (c *conn) claim() (ses *session, wait bool, err error) {
 		return c.claimMember(ses)
 	}
 	ses = &session{
-		s: c.s, initiator: l.initiator, target: l.target, discovery: l.discovery,
+		initiator: l.initiator, target: l.target, discovery: l.discovery,
 		params: l.params, since: c.now, transport: c.traits.Name,
 	}
 	ses.shared = !ses.discovery && ses.params.MaxConnections > 1

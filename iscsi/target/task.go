@@ -168,6 +168,15 @@ func (tt *taskTable) active() int {
 	return n
 }
 
+// own yields the tasks of the session that came on this connection.
+func (c *conn) own(yield func(*task) bool) {
+	for i := range c.ses.tasks.tasks {
+		if t := &c.ses.tasks.tasks[i]; t.c == c && t.state != taskFree && !yield(t) {
+			return
+		}
+	}
+}
+
 // A senseCode is a sense key and an additional sense code with its qualifier: 0xKKAAQQ.
 type senseCode uint32
 

@@ -19,8 +19,9 @@ const (
 	maxTMF = 64
 )
 
-// A tmfOp is a task management function, or a PREEMPT AND ABORT (preempt.go), that waits until all that it ends is quiet: nothing of it
-// will touch the store or the initiator's memory any more, and no response of it is still to be queued.
+// A tmfOp is a task management function, or a PREEMPT AND ABORT (preempt.go), that waits until all that it ends is
+// quiet: nothing of it will touch the store or the initiator's memory any more, and no response of it is still to be
+// queued.
 // It may reach into other connections and sessions of the target; the last one to be quiet tells the asking
 // connection.
 type tmfOp struct {
@@ -195,8 +196,8 @@ func (c *conn) abort(set abortSet) {
 		set.serial = ses.tasks.serial
 		ended = c.abortHeld(&set)
 	}
-	for i := range ses.tasks.tasks {
-		if t := &ses.tasks.tasks[i]; t.c == c && t.state != taskFree && set.has(t) && c.abortTask(t) {
+	for t := range c.own {
+		if set.has(t) && c.abortTask(t) {
 			ended++
 		}
 	}
@@ -299,8 +300,8 @@ func (c *conn) busy(set *abortSet) bool {
 	if !c.passed(set.fence) {
 		return true
 	}
-	for i := range c.ses.tasks.tasks {
-		if t := &c.ses.tasks.tasks[i]; t.c == c && t.state != taskFree && t.aborted && set.has(t) {
+	for t := range c.own {
+		if t.aborted && set.has(t) {
 			return true
 		}
 	}
@@ -338,12 +339,7 @@ func (c *conn) finishTMF(op *tmfOp) {
 // answerTMF queues the response (RFC 7143, 11.6).
 func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
 	op.over.Store(true)
-	for i, p := range c.tmfs {
-		if p == op {
-			c.tmfs = append(c.tmfs[:i], c.tmfs[i+1:]...)
-			break
-		}
-	}
+	c.tmfs = slices.DeleteFunc(c.tmfs, func(p *tmfOp) bool { return p == op })
 	c.openSlot(op.windowed)
 	r := iscsi.TMFResponse{
 		Response: response,
@@ -363,10 +359,8 @@ func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
 
 // overdue looks at the deadlines of single tasks and functions.
 func (c *conn) overdue() {
-	ses := c.ses
-	for i := range ses.tasks.tasks {
-		t := &ses.tasks.tasks[i]
-		if t.c != c || t.aborted || t.state != taskFetching && !t.due {
+	for t := range c.own {
+		if t.aborted || t.state != taskFetching && !t.due {
 			continue
 		}
 		// Data of others may come first on a slow link.
@@ -387,8 +381,8 @@ func (c *conn) overdue() {
 func (c *conn) logStuck(op *tmfOp) {
 	var tags []uint32
 	for _, set := range c.aborts {
-		for i := range c.ses.tasks.tasks {
-			if t := &c.ses.tasks.tasks[i]; t.c == c && set.op == op && t.state != taskFree && t.aborted && set.has(t) {
+		for t := range c.own {
+			if set.op == op && t.aborted && set.has(t) {
 				tags = append(tags, t.transfer.ITT)
 			}
 		}

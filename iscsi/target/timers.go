@@ -122,11 +122,8 @@ func (c *conn) idle() {
 
 // awaitsData reports whether write data is under way.
 func (c *conn) awaitsData() bool {
-	if c.ses.mem == nil {
-		return false
-	}
-	for i := range c.ses.tasks.tasks {
-		if t := &c.ses.tasks.tasks[i]; t.c == c && t.state == taskFetching {
+	for t := range c.own {
+		if t.state == taskFetching {
 			return true
 		}
 	}

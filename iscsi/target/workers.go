@@ -37,10 +37,10 @@ type workers struct {
 
 // A luQueue is a logical unit's commands that wait for a worker.
 type luQueue struct {
-	unit       *scsi.LogicalUnit
-	head, tail *task
-	running    int
-	starting   bool // a goroutine was started on its account and has not taken a command yet
+	taskQueue
+	unit     *scsi.LogicalUnit
+	running  int
+	starting bool // a goroutine was started on its account and has not taken a command yet
 	// Ring of units with commands; next is nil outside it.
 	prev, next *luQueue
 }
@@ -57,13 +57,8 @@ func (w *workers) submit(t *task) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := w.queueLocked(t.scsi.Unit())
-	t.queue, t.next = q, nil
-	if q.tail == nil {
-		q.head = t
-	} else {
-		q.tail.next = t
-	}
-	q.tail = t
+	t.queue = q
+	q.push(t)
 	if q.next == nil {
 		w.enterLocked(q)
 	}
@@ -191,35 +186,13 @@ func (w *workers) cancel(t *task) bool {
 	if q == nil {
 		return false
 	}
-	for p, prev := q.head, (*task)(nil); p != nil; prev, p = p, p.next {
-		if p != t {
-			continue
-		}
-		if prev == nil {
-			q.head = t.next
-		} else {
-			prev.next = t.next
-		}
-		if q.tail == t {
-			q.tail = prev
-		}
-		if q.head == nil {
-			q.unlink()
-			w.dropLocked(q)
-		}
-		t.queue, t.next = nil, nil
-		return true
+	q.remove(t)
+	t.queue = nil
+	if q.head == nil {
+		q.unlink()
+		w.dropLocked(q)
 	}
-	panic("target: a task is not in the queue that it names")
-}
-
-func (q *luQueue) pop() *task {
-	t := q.head
-	if q.head = t.next; q.head == nil {
-		q.tail = nil
-	}
-	t.next = nil
-	return t
+	return true
 }
 
 func (q *luQueue) unlink() {
