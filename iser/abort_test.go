@@ -4,47 +4,18 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/backstoretest"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/fabric"
 	"github.com/goiser/goiser/scsi"
 )
-
-// gated is a store that makes reads and writes wait while mu is held.
-type gated struct {
-	backstore.Store
-	mu   sync.RWMutex
-	busy chan struct{}
-}
-
-func (g *gated) Info() backstore.Info {
-	i := g.Store.Info()
-	i.NeverBlocks = false
-	return i
-}
-
-func (g *gated) pass() {
-	g.busy <- struct{}{}
-	g.mu.RLock()
-	defer g.mu.RUnlock()
-}
-
-func (g *gated) ReadAt(bufs [][]byte, off int64) error {
-	g.pass()
-	return g.Store.ReadAt(bufs, off)
-}
-
-func (g *gated) WriteAt(bufs [][]byte, off int64, fua bool) error {
-	g.pass()
-	return g.Store.WriteAt(bufs, off, fua)
-}
 
 // lun addresses a unit.
 func (w wireCommand) lun(n int) wireCommand {
@@ -73,7 +44,7 @@ func TestNoOperationOfATaskFollowsTheFunctionThatEndedIt(t *testing.T) {
 				ram, err := backstore.Open("ram", backstore.Options{"size": "1MiB"})
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, ram.Close()) })
-				g := &gated{Store: ram, busy: make(chan struct{}, 64)}
+				g := &backstoretest.Gate{Store: ram}
 				_, err = s.dev.Add(unit1, g, scsi.LUConfig{ID: "gated"})
 				require.NoError(t, err)
 				h := &hand{connectPeer(t, s.f, refused, func() {}), 1} // plain keys cannot be invalidated
@@ -95,7 +66,7 @@ func TestNoOperationOfATaskFollowsTheFunctionThatEndedIt(t *testing.T) {
 					tasks[w.ITT] = sent{unit, h.cmdSN, w.ReadSTag | w.WriteSTag}
 					h.command(w.lun(unit))
 				}
-				g.mu.Lock()
+				g.Hold()
 				for i := range 2 {
 					w := readCommand(uint32(0x100+i), h.lend(4096, rdma.LocalWrite|rdma.RemoteWrite), 4096)
 					w.CDB = readCDB(0, 8)
@@ -107,9 +78,7 @@ func TestNoOperationOfATaskFollowsTheFunctionThatEndedIt(t *testing.T) {
 				w := writeCommand(0x120, h.lend(size, rdma.RemoteRead), size, nil)
 				w.CDB, w.Attr = writeCDB(16, size/512), iscsi.AttrOrdered
 				do(unit1, w)
-				for range 4 {
-					<-g.busy
-				}
+				g.Held(t, 4)
 				for i := range each {
 					w := writeCommand(uint32(0x200+i), h.lend(size, rdma.RemoteRead), size, nil)
 					w.CDB = writeCDB(i*size/512, size/512)
@@ -141,7 +110,7 @@ func TestNoOperationOfATaskFollowsTheFunctionThatEndedIt(t *testing.T) {
 					itt := binary.BigEndian.Uint32(b[16:])
 					switch op := iscsi.Opcode(b[0]); op {
 					case iscsi.OpNOPIn: // all functions have been taken
-						g.mu.Unlock()
+						g.Release()
 						open = true
 					case iscsi.OpTMFResponse:
 						require.NotContains(t, answered, itt)

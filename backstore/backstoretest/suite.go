@@ -1,5 +1,5 @@
 // Package backstoretest is the suite that every store passes: it holds a store to what package backstore
-// promises of all of them.
+// promises of all of them. A Gate is a store for tests of what happens while one does not answer.
 //
 //	func TestRAM(t *testing.T) {
 //		backstoretest.Run(t, func(t *testing.T) backstore.Store { … })

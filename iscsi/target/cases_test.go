@@ -2,7 +2,6 @@ package target_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -13,58 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/backstoretest"
 	"github.com/goiser/goiser/iscsi"
-	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/iscsi/target"
-	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/scsi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // Field reports of docs/cases.md, each tried as it says, through a socket.
-
-// A unit is a logical unit of newCaseBench.
-type unit struct {
-	store backstore.Store
-	block int // bytes
-}
-
-func ramUnit(t testing.TB, size string, block int) unit {
-	t.Helper()
-	s, err := backstore.Open("ram", backstore.Options{"size": size})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return unit{s, block}
-}
-
-// newCaseBench serves units as LUN 0 and on.
-func newCaseBench(t testing.TB, chunks int, c target.Config, units ...unit) *tcpBench {
-	t.Helper()
-	pool, err := arena.New(int64(chunks) * arena.ChunkSize)
-	require.NoError(t, err)
-	c.Pool = pool
-	s := target.New(c)
-	dev := scsi.NewDevice(scsi.DeviceConfig{Name: diskName, MaxTransfer: c.MaxTransfer})
-	for n, u := range units {
-		_, err = dev.Add(n, u.store, scsi.LUConfig{ID: fmt.Sprint("case", n), BlockSize: u.block})
-		require.NoError(t, err)
-	}
-	_, err = s.AddTarget(target.TargetConfig{Name: diskName, Device: dev, Negotiate: iscsi.DefaultConfig()})
-	require.NoError(t, err)
-	l, err := tcp.Listen("127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, s.Serve(l, target.PortalConfig{}))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		require.NoError(t, s.Shutdown(ctx))
-		require.Equal(t, pool.Chunks(), pool.Free(), "all buffers are back")
-		require.NoError(t, pool.Close())
-	})
-	return &tcpBench{t, s, l.Addr().String()}
-}
 
 // stamp marks each 8 bytes with their place and a seed.
 func stamp(b []byte, seed uint64) []byte {
@@ -124,7 +80,7 @@ func (b *tcpBench) chop(size int) string {
 func TestCaseDC01(t *testing.T) {
 	t.Parallel()
 	const longest = 4096
-	b := newCaseBench(t, 256, target.Config{MaxTransfer: 8 << 20}, ramUnit(t, "16MiB", 512))
+	b := newTCPBench(t, 256, target.Config{MaxTransfer: 8 << 20}, nil, ramUnit(t, "16MiB", 512))
 	for size, lengths := range map[int][]int{
 		1: {32 << 10}, 7: {32 << 10}, 48: {32 << 10, 1 << 20}, 49: {32 << 10, 1 << 20}, 1447: {32 << 10, 1 << 20, 8 << 20},
 	} {
@@ -158,7 +114,7 @@ func (w *wire) expect(op iscsi.Opcode) (*[iscsi.BHSSize]byte, []byte) {
 // TestCaseWP04: while writes wait for their data, everything else is answered at once; then the data of two writes
 // comes mixed, PDU by PDU. That of a third never comes, and dies with the session.
 func TestCaseWP04(t *testing.T) {
-	b := newCaseBench(t, 64, target.Config{}, ramUnit(t, "16MiB", 512))
+	b := newTCPBench(t, 64, target.Config{}, nil, ramUnit(t, "16MiB", 512))
 	w := b.dial()
 	defer w.nc.Close()
 	require.Equal(t, iscsi.LoginSuccess, w.login(1, "InitialR2T=Yes", "MaxRecvDataSegmentLength=65536", "MaxBurstLength=1048576").Status)
@@ -230,7 +186,7 @@ func TestCaseWP12(t *testing.T) {
 		}
 		splits = append(splits, s)
 	}
-	b := newCaseBench(t, 64, target.Config{}, ramUnit(t, "1MiB", 512), ramUnit(t, "1MiB", 4096))
+	b := newTCPBench(t, 64, target.Config{}, nil, ramUnit(t, "1MiB", 512), ramUnit(t, "1MiB", 4096))
 	w := b.dial()
 	defer w.nc.Close()
 	require.Equal(t, iscsi.LoginSuccess, w.login(1, "InitialR2T=Yes", "MaxRecvDataSegmentLength=262144").Status)
@@ -271,7 +227,7 @@ func TestCaseWP12(t *testing.T) {
 func TestCasePF01(t *testing.T) {
 	t.Parallel()
 	const standstill = 5 * time.Second
-	b := newCaseBench(t, 256, target.Config{MaxTransfer: 8 << 20}, ramUnit(t, "8MiB", 512))
+	b := newTCPBench(t, 256, target.Config{MaxTransfer: 8 << 20}, nil, ramUnit(t, "8MiB", 512))
 	for _, row := range []struct{ depth, size int }{{64, 8 << 20}, {128, 1 << 20}, {256, 1 << 20}} {
 		t.Run(fmt.Sprintf("%d reads of %d", row.depth, row.size), func(t *testing.T) {
 			w := b.dial()
@@ -307,35 +263,14 @@ func TestCasePF01(t *testing.T) {
 	}
 }
 
-// A stuckStore does not read or write until it is let go.
-type stuckStore struct {
-	backstore.Store
-	free chan struct{}
-	in   chan struct{} // one for each call that stands in the store
-}
-
-func (s stuckStore) Info() backstore.Info {
-	i := s.Store.Info()
-	i.NeverBlocks = false
-	return i
-}
-
-func (s stuckStore) ReadAt(bufs [][]byte, off int64) error {
-	s.in <- struct{}{}
-	<-s.free
-	return s.Store.ReadAt(bufs, off)
-}
-
 // TestCaseLG05: initiators that stop in the middle of a login, and a store that does not answer, are in nobody's way.
 func TestCaseLG05(t *testing.T) {
 	const loginTimeout, good = time.Second, time.Second
 	goroutines := runtime.NumGoroutine()
-	stuck := stuckStore{free: make(chan struct{}), in: make(chan struct{}, 64)}
-	u := ramUnit(t, "1MiB", 512)
-	stuck.Store = u.store
-	b := newCaseBench(t, 64, target.Config{LoginTimeout: loginTimeout}, ramUnit(t, "1MiB", 512), unit{stuck, 512})
-	release := sync.OnceFunc(func() { close(stuck.free) })
-	defer release()
+	stuck := &backstoretest.Gate{Store: ramUnit(t, "1MiB", 512).store}
+	stuck.Hold()
+	b := newTCPBench(t, 64, target.Config{LoginTimeout: loginTimeout}, nil, ramUnit(t, "1MiB", 512), unit{stuck, 512})
+	defer stuck.Release()
 
 	holder := b.dial() // more reads than there are workers stand in the store
 	holder.login(200)
@@ -345,7 +280,7 @@ func TestCaseLG05(t *testing.T) {
 	for range 40 {
 		holder.scsi(iscsi.SCSICommand{Final: true, Read: true, LUN: iscsi.LUNFromNumber(1), EDTL: 512, CDB: cdb10(0x28, 0, 1)}, nil)
 	}
-	<-stuck.in
+	stuck.Held(t, 1)
 
 	var request [iscsi.BHSSize]byte
 	(&iscsi.LoginRequest{Current: iscsi.StageOperational, ISID: iscsi.ISID{0x80, 1}, ITT: 1, CmdSN: 1}).Put(&request)
@@ -378,9 +313,137 @@ func TestCaseLG05(t *testing.T) {
 	w := b.dial()
 	require.Equal(t, iscsi.LoginSuccess, w.login(99).Status)
 	w.nc.Close()
-	release()
+	stuck.Release()
 	holder.nc.Close()
 	require.Eventually(t, func() bool { return len(b.s.Sessions()) == 0 }, 5*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+10 }, 5*time.Second, time.Millisecond,
 		"nothing of them is left: %d goroutines before", goroutines)
+}
+
+// TestCaseTM03: long reads whose data is on its way or queued, writes that wait for data that has been
+// asked for, partly come, or is still to come unasked, commands in the store, before it, and held back
+// behind others: when a function has been answered, nothing of what it ended is sent and nothing written,
+// though data of it still arrives.
+func TestCaseTM03(t *testing.T) {
+	const (
+		long   = 1 << 20
+		fast   = 0 // unit, whose store never blocks
+		slow   = 1 // unit
+		tmfTag = 0x8000
+		last   = 0x9000
+	)
+	for _, f := range []iscsi.TMFunction{
+		iscsi.TMAbortTask, iscsi.TMAbortTaskSet, iscsi.TMClearTaskSet, iscsi.TMLogicalUnitReset, iscsi.TMTargetWarmReset,
+	} {
+		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
+			g := &backstoretest.Gate{Store: ramUnit(t, "4MiB", 512).store}
+			ram := ramUnit(t, "4MiB", 512)
+			old := stamp(make([]byte, 4<<20), 1)
+			require.NoError(t, ram.store.WriteAt([][]byte{old}, 0, false))
+			require.NoError(t, g.Store.WriteAt([][]byte{old}, 0, false))
+			b := newTCPBench(t, 1024, target.Config{}, nil, ram, unit{g, 512})
+			w := b.dial()
+			w.t = t
+			defer w.nc.Close()
+			require.Equal(t, iscsi.LoginSuccess, w.login(1, "InitialR2T=No", "FirstBurstLength=65536",
+				"MaxRecvDataSegmentLength=65536", "MaxBurstLength=65536").Status)
+			for _, u := range []int{fast, slow} {
+				w.scsi(iscsi.SCSICommand{Final: true, LUN: iscsi.LUNFromNumber(u)}, nil)
+				w.finish(nil, nil)
+			}
+			r := &record{
+				last: map[uint32]int{}, status: map[uint32]int{}, tmf: map[uint32]int{},
+				answer: map[uint32]iscsi.TMResponse{},
+			}
+			type sent struct {
+				unit  int
+				sn    uint32
+				write bool
+			}
+			tasks := map[uint32]sent{}
+			send := func(u int, c iscsi.SCSICommand, data []byte) uint32 {
+				c.LUN = iscsi.LUNFromNumber(u)
+				sn := w.cmdSN
+				itt := w.scsi(c, data)
+				tasks[itt] = sent{u, sn, c.Write}
+				return itt
+			}
+			fresh := stamp(make([]byte, long), 9)
+			g.Hold()
+			var r2ts []uint32
+			for i := range 4 {
+				// Data-Out that has been asked for: of every other one half of it comes before the function. It is known to
+				// the initiator once the R2T has come.
+				itt := send(fast, iscsi.SCSICommand{Final: true, Write: true, EDTL: long, CDB: cdb10(0x2a, 2048*(i%4), 2048)}, fresh[:4096])
+				r2ts = append(r2ts, itt)
+			}
+			unasked := send(fast, iscsi.SCSICommand{Write: true, EDTL: 65536, CDB: cdb10(0x2a, 0, 128)}, fresh[:4096])
+			r.take(w, func() bool { return r.last[r2ts[3]] > 0 })
+			for range 2 {
+				send(slow, iscsi.SCSICommand{Final: true, Write: true, EDTL: 4096, CDB: cdb10(0x2a, 0, 8)}, fresh[:4096])
+				send(slow, iscsi.SCSICommand{Final: true, Read: true, EDTL: long, CDB: cdb10(0x28, 0, 2048)}, nil)
+			}
+			send(slow, iscsi.SCSICommand{Final: true, Write: true, EDTL: 4096, CDB: cdb10(0x2a, 64, 8), Attr: iscsi.AttrOrdered}, fresh[:4096])
+			send(slow, iscsi.SCSICommand{Final: true, Write: true, EDTL: 4096, CDB: cdb10(0x2a, 128, 8)}, fresh[:4096])
+			g.Held(t, 4)
+			done := send(fast, iscsi.SCSICommand{Final: true, Read: true, EDTL: 512, CDB: cdb10(0x28, 0, 1)}, nil)
+			r.take(w, func() bool { return r.status[done] > 0 })
+			for range 16 { // more than the sockets and the target's send queue hold
+				send(fast, iscsi.SCSICommand{Final: true, Read: true, EDTL: long, CDB: cdb10(0x28, 0, 2048)}, nil)
+			}
+
+			functions := 0
+			if f == iscsi.TMAbortTask {
+				for itt, s := range tasks {
+					w.function(f, tmfTag+itt, s.unit, itt, s.sn)
+					functions++
+				}
+			} else {
+				for u := range 2 {
+					w.function(f, tmfTag+uint32(u), u, iscsi.ReservedTag, 0)
+					functions++
+				}
+			}
+			// Data that was on its way when the function was sent.
+			(&iscsi.DataOut{Final: true, ITT: unasked, TTT: iscsi.ReservedTag, Offset: 4096}).Put(&w.hdr)
+			w.send(&w.hdr, fresh[4096:65536])
+			w.ping(last)
+			r.take(w, func() bool { return r.last[last] > 0 })
+			if f == iscsi.TMTargetWarmReset {
+				require.Empty(t, r.tmf, "answered while a store writes")
+			}
+			g.Release()
+			r.take(w, func() bool { return len(r.tmf) == functions })
+			now := [2][]byte{content(t, ram.store, 4<<20), content(t, g.Store, 4<<20)}
+			w.ping(last + 1)
+			r.take(w, func() bool { return r.last[last+1] > 0 })
+
+			assert.True(t, bytes.Equal(old, now[fast]), "no write to the fast unit had its data")
+			assert.True(t, bytes.Equal(now[fast], content(t, ram.store, 4<<20)))
+			assert.True(t, bytes.Equal(now[slow], content(t, g.Store, 4<<20)), "written after the answer")
+			assert.True(t, bytes.Equal(old[64*512:], now[slow][64*512:]), "what was held back has been written")
+			for itt, s := range tasks {
+				tag := uint32(tmfTag + s.unit)
+				if f == iscsi.TMAbortTask {
+					tag = tmfTag + itt
+				}
+				require.Contains(t, r.tmf, tag)
+				assert.Less(t, r.last[itt], r.tmf[tag], "task %d: a PDU after the function's response", itt)
+				_, answered := r.status[itt]
+				switch {
+				case f != iscsi.TMAbortTask:
+					assert.Equal(t, iscsi.TMComplete, r.answer[tag])
+				case answered:
+					assert.Contains(t, []iscsi.TMResponse{iscsi.TMNoTask, iscsi.TMComplete}, r.answer[tag])
+				default:
+					assert.Equal(t, iscsi.TMComplete, r.answer[tag], "task %d has had no answer", itt)
+				}
+				if s.write {
+					assert.False(t, answered, "task %d", itt)
+				}
+			}
+			assert.Contains(t, r.status, done)
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/backstoretest"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/scsi"
 	"github.com/stretchr/testify/assert"
@@ -114,11 +115,11 @@ func TestHangingDiskDoesNotSlowItsSuccessor(t *testing.T) {
 	b := newBench(t, benchConfig{chunks: 1024, config: Config{Workers: 4}})
 	c := b.login(tcpTraits)
 	c.clearUA(0, 1)
-	b.slow.hold()
+	b.slow.Hold()
 	for range 4 {
 		c.read(1, 0, 1)
 	}
-	b.slow.held(t, 2)
+	b.slow.Held(t, 2)
 	old := b.device.LU(1)
 	gone := make(chan struct{})
 	go func() {
@@ -128,19 +129,19 @@ func TestHangingDiskDoesNotSlowItsSuccessor(t *testing.T) {
 	require.Eventually(t, func() bool { return b.device.LU(1) != old }, testTimeout, time.Millisecond)
 	ram, err := backstore.Open("ram", backstore.Options{"size": "8MiB"})
 	require.NoError(t, err)
-	next := &slowStore{Store: ram}
+	next := &backstoretest.Gate{Store: ram}
 	_, err = b.device.Add(1, next, scsi.LUConfig{ID: "next"})
 	require.NoError(t, err)
 	for range 3 {
 		c.response(c.read(1, 0, 1)) // unit attentions
 	}
-	next.hold()
+	next.Hold()
 	c.read(1, 0, 1)
 	c.read(1, 0, 1)
-	next.held(t, 2) // both at once
-	next.release()
+	next.Held(t, 2) // both at once
+	next.Release()
 	c.next()
 	c.next()
-	b.slow.release()
+	b.slow.Release()
 	<-gone
 }

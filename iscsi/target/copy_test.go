@@ -28,23 +28,19 @@ func TestAbortStopsACopyBetweenChunks(t *testing.T) {
 	copying := func() uint32 {
 		return c.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: uint32(len(list)), LUN: lun(1)}, cdb, list)
 	}
-	b.slow.hold()
+	b.slow.Hold()
 	itt := copying()
-	b.slow.held(t, 1) // it reads
+	b.slow.Held(t, 1) // it reads
 	r, _ := c.response(c.read(0, 0, 8))
 	require.Zero(t, r.Status)
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMAbortTask, LUN: lun(1), RefITT: itt, RefCmdSN: c.cmdSN - 2})
 	c.ping() // it has been seen, and not answered
-	b.slow.release()
+	b.slow.Release()
 	c.tmfResponse(iscsi.TMComplete)
-	b.slow.mu.Lock()
-	assert.LessOrEqual(t, b.slow.writes, 1, "the chunk that was being copied, of eight")
-	b.slow.writes = 0
-	b.slow.mu.Unlock()
+	before := b.slow.Writes()
+	assert.LessOrEqual(t, before, 1, "the chunk that was being copied, of eight")
 
 	r, _ = c.response(copying())
 	require.Zero(t, r.Status)
-	b.slow.mu.Lock()
-	defer b.slow.mu.Unlock()
-	require.Equal(t, 8, b.slow.writes)
+	require.Equal(t, 8, b.slow.Writes()-before)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/backstoretest"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/scsi"
@@ -319,7 +320,7 @@ type bench struct {
 	pool   *arena.Pool
 	target *Target
 	device *scsi.Device
-	slow   *slowStore
+	slow   *backstoretest.Gate
 	lines  *logLines
 	mu     sync.Mutex
 	fakes  []*fakeDM
@@ -361,7 +362,7 @@ func newBench(t testing.TB, bc benchConfig) *bench {
 	require.NoError(t, err)
 	slow, err := backstore.Open("ram", backstore.Options{"size": bc.size})
 	require.NoError(t, err)
-	b.slow = &slowStore{Store: slow}
+	b.slow = &backstoretest.Gate{Store: slow}
 	_, err = b.device.Add(1, b.slow, scsi.LUConfig{ID: "slow"})
 	require.NoError(t, err)
 	neg := iscsi.DefaultConfig()
@@ -371,7 +372,7 @@ func newBench(t testing.TB, bc benchConfig) *bench {
 	b.target, err = b.s.AddTarget(TargetConfig{Name: testTarget, Device: b.device, Negotiate: neg, Allow: bc.allow})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		b.slow.release()
+		b.slow.Release()
 		for _, dm := range b.fakes { // initiators that vanish are not waited for
 			dm.set(func() { dm.err = io.EOF })
 		}
@@ -426,71 +427,6 @@ func (l *logLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return string(l.text)
-}
-
-// A slowStore may block, and does while it is held.
-type slowStore struct {
-	backstore.Store
-	mu      sync.Mutex
-	gate    chan struct{} // not nil: reads and writes wait for it
-	waiting int
-	writes  int
-}
-
-func (s *slowStore) Info() backstore.Info {
-	i := s.Store.Info()
-	i.NeverBlocks = false
-	return i
-}
-
-// hold makes reads and writes wait until release.
-func (s *slowStore) hold() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.gate = make(chan struct{})
-	s.waiting = 0
-}
-
-func (s *slowStore) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gate != nil {
-		close(s.gate)
-		s.gate = nil
-	}
-}
-
-func (s *slowStore) pass() {
-	s.mu.Lock()
-	gate := s.gate
-	s.waiting++
-	s.mu.Unlock()
-	if gate != nil {
-		<-gate
-	}
-}
-
-// held waits until n reads and writes stand in the store.
-func (s *slowStore) held(t testing.TB, n int) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.waiting >= n
-	}, testTimeout, time.Millisecond)
-}
-
-func (s *slowStore) ReadAt(bufs [][]byte, off int64) error {
-	s.pass()
-	return s.Store.ReadAt(bufs, off)
-}
-
-func (s *slowStore) WriteAt(bufs [][]byte, off int64, fua bool) error {
-	s.pass()
-	s.mu.Lock()
-	s.writes++
-	s.mu.Unlock()
-	return s.Store.WriteAt(bufs, off, fua)
 }
 
 // A client is an initiator on a fake datamover.

@@ -112,12 +112,12 @@ func TestALiveTagCannotBeUsedAgain(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	c := b.login(tcpTraits)
 	c.clearUA(1)
-	b.slow.hold()
+	b.slow.Hold()
 	itt := c.read(1, 0, 1)
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	c.command(iscsi.SCSICommand{Final: true, ITT: itt}, nil, nil)
 	c.dm.waitFor(t, "close", func() bool { return c.dm.closed })
-	b.slow.release()
+	b.slow.Release()
 }
 
 func TestATagIsFreeWithItsResponse(t *testing.T) { // conformance 98: before the response has left

@@ -85,9 +85,9 @@ func FuzzConnections(f *testing.F) {
 			case 13:
 				conns[k] = b.joining(c, uint16(k))
 			case 14:
-				b.slow.hold()
+				b.slow.Hold()
 			case 15:
-				b.slow.release()
+				b.slow.Release()
 			case 8:
 				c.dm.set(func() { c.dm.err = io.EOF })
 			case 7: // the session is replaced
@@ -106,7 +106,7 @@ func FuzzConnections(f *testing.F) {
 				b.checkWindows()
 			}
 		}
-		b.slow.release()
+		b.slow.Release()
 		b.checkWindows()
 		for _, dm := range b.fakes {
 			dm.set(func() { dm.holdGets, dm.err = false, io.EOF })

@@ -38,16 +38,23 @@ const (
 	persistPreemptAbort = 5
 )
 
+// twoRegistered logs in two that are registered with unit 1, by the keys 1 and 2. more is for the second.
+func (b *bench) twoRegistered(more ...string) (c, d *client) {
+	b.t.Helper()
+	c, d = b.asker(), b.login(tcpTraits, more...)
+	for i, x := range []*client{c, d} {
+		x.clearUA(0, 1)
+		x.good(x.persist(persistRegister, 0, uint64(i+1)))
+	}
+	return c, d
+}
+
 // TestPreemptAndAbortWaitsUntilTheTasksAreQuiet: in every state of a task of the nexus that is preempted.
 func TestPreemptAndAbortWaitsUntilTheTasksAreQuiet(t *testing.T) {
 	for _, st := range tmStates {
 		t.Run(st.name, inBubble(func(t *testing.T) {
 			b := newBench(t, benchConfig{})
-			c, victim := b.asker(), b.login(tcpTraits, "InitialR2T=No")
-			c.clearUA(0, 1)
-			victim.clearUA(0, 1)
-			c.good(c.persist(persistRegister, 0, 1))
-			victim.good(victim.persist(persistRegister, 0, 2))
+			c, victim := b.twoRegistered("InitialR2T=No")
 			itt := st.start(b, victim)
 			synctest.Wait()
 			out := c.persist(persistPreemptAbort, 1, 2)
@@ -80,15 +87,11 @@ func inBubble(f func(t *testing.T)) func(t *testing.T) {
 func TestOfTwoThatPreemptEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, benchConfig{})
-		c, d := b.asker(), b.login(tcpTraits)
-		c.clearUA(0, 1)
-		d.clearUA(0, 1)
-		c.good(c.persist(persistRegister, 0, 1))
-		d.good(d.persist(persistRegister, 0, 2))
-		b.slow.hold()
+		c, d := b.twoRegistered()
+		b.slow.Hold()
 		c.writes(1, 0, pattern(512, 1))
 		d.writes(1, 0, pattern(512, 2))
-		b.slow.held(t, 2)
+		b.slow.Held(t, 2)
 		first := c.persist(persistPreemptAbort, 1, 2)
 		synctest.Wait() // executed, and not answered
 		second := d.persist(persistPreemptAbort, 2, 1)
@@ -99,7 +102,7 @@ func TestOfTwoThatPreemptEachOther(t *testing.T) {
 		second = d.persist(persistPreemptAbort, 2, 1)
 		r, _ := d.response(second)
 		assert.Equal(t, uint8(scsi.ReservationConflict), r.Status, "not registered any more")
-		b.slow.release()
+		b.slow.Release()
 		p := c.expect(iscsi.OpSCSIResponse) // of its own write, or of what was to end the others'
 		q := c.expect(iscsi.OpSCSIResponse)
 		itts := []uint32{iscsi.ITTOf(&p.bhs), iscsi.ITTOf(&q.bhs)}
@@ -119,7 +122,7 @@ func TestPreemptOfItself(t *testing.T) {
 		itt := b.stuck(c)
 		out := c.persist(persistPreemptAbort, 1, 1)
 		synctest.Wait() // executed, and not answered
-		b.slow.release()
+		b.slow.Release()
 		c.good(out)
 		c.dm.set(func() {
 			for _, p := range c.dm.out {
@@ -135,17 +138,13 @@ func TestAbortOfAPreemption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, f := range []iscsi.TMFunction{iscsi.TMAbortTask, iscsi.TMAbortTaskSet} {
 			b := newBench(t, benchConfig{})
-			c, victim := b.asker(), b.login(tcpTraits)
-			c.clearUA(0, 1)
-			victim.clearUA(0, 1)
-			c.good(c.persist(persistRegister, 0, 1))
-			victim.good(victim.persist(persistRegister, 0, 2))
+			c, victim := b.twoRegistered()
 			b.stuck(victim)
 			out := c.persist(persistPreemptAbort, 1, 2)
 			synctest.Wait() // executed, and not answered
 			c.tmf(iscsi.TMFRequest{Function: f, LUN: lun(1), RefITT: out, RefCmdSN: c.cmdSN - 1})
 			c.tmfResponse(iscsi.TMComplete)
-			b.slow.release()
+			b.slow.Release()
 			victim.checkCondition(victim.command(iscsi.SCSICommand{Final: true, LUN: lun(1)}, nil, nil), 0x06_2f_00)
 			synctest.Wait()
 			c.good(c.read(1, 0, 1))
@@ -157,19 +156,15 @@ func TestAbortOfAPreemption(t *testing.T) {
 func TestPreemptAndAbortThatAStoreHoldsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, benchConfig{})
-		c, victim := b.asker(), b.login(tcpTraits)
-		c.clearUA(0, 1)
-		victim.clearUA(0, 1)
-		c.good(c.persist(persistRegister, 0, 1))
-		victim.good(victim.persist(persistRegister, 0, 2))
-		b.slow.hold()
+		c, victim := b.twoRegistered()
+		b.slow.Hold()
 		victim.writes(1, 0, pattern(512, 1))
 		synctest.Wait()
 		out := c.persist(persistPreemptAbort, 1, 2)
 		time.Sleep(taskManagementTimeout + 2*housekeeping)
 		c.checkCondition(out, senseAborted)
 		assert.Contains(t, b.lines.String(), "PREEMPT AND ABORT waits for a store")
-		b.slow.release()
+		b.slow.Release()
 		synctest.Wait()
 		c.alive()
 	})
@@ -183,13 +178,13 @@ func TestClearTaskSetIsToldToThoseItConcerns(t *testing.T) {
 	for _, x := range []*client{c, victim, idle} {
 		x.clearUA(0, 1)
 	}
-	b.slow.hold()
+	b.slow.Hold()
 	victim.read(1, 0, 1)
 	c.read(1, 0, 1)
-	b.slow.held(t, 2)
+	b.slow.Held(t, 2)
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMClearTaskSet, LUN: lun(1)})
 	c.ping()
-	b.slow.release()
+	b.slow.Release()
 	c.tmfResponse(iscsi.TMComplete)
 	c.good(c.read(1, 0, 1))
 	idle.good(idle.read(1, 0, 1))
@@ -221,7 +216,7 @@ func TestTargetResetLeavesMaskedUnitsAlone(t *testing.T) {
 	itt := b.stuck(d)
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMTargetWarmReset})
 	c.tmfResponse(iscsi.TMComplete) // it waits for nothing of unit 1
-	b.slow.release()
+	b.slow.Release()
 	d.good(itt)
 	d.checkCondition(d.read(0, 0, 1), 0x06_29_03)
 	d.good(d.read(1, 0, 1))

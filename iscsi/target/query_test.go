@@ -130,7 +130,7 @@ func TestQueriesChangeNothing(t *testing.T) {
 	(&iscsi.DataOut{Final: true, ITT: due, TTT: iscsi.ReservedTag, LUN: lun(0), Offset: 512}).Put(&bhs)
 	c.push(bhs, nil, pattern(512, 4))
 	c.good(due)
-	b.slow.release()
+	b.slow.Release()
 	c.good(running)
 	c.good(ordered)
 	c.asksFor(running, false)
@@ -166,7 +166,7 @@ func TestQueriesOverConnections(t *testing.T) {
 	itt := b.stuck(two.at(one.cmdSN))
 	one.at(two.cmdSN+1).asksFor(itt, true)
 	one.asks(iscsi.TMFRequest{Function: iscsi.TMQueryTask, LUN: lun(1), RefITT: itt + 1}, false)
-	b.slow.release()
+	b.slow.Release()
 	two.good(itt)
 }
 
@@ -219,7 +219,7 @@ func TestNexusResetEndsOnlyItsOwn(t *testing.T) {
 	c.tmfResponse(iscsi.TMComplete) // it waits for none of the other's
 	c.asksFor(mine, false)
 	c.asks(iscsi.TMFRequest{Function: iscsi.TMQueryTask, RefITT: due}, false)
-	b.slow.release()
+	b.slow.Release()
 	d.good(other)
 	itt := d.read(1, 0, 1)
 	d.good(itt)

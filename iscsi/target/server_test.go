@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/backstoretest"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/scsi"
@@ -117,19 +118,19 @@ func TestReinstatementWaitsForRunningCommands(t *testing.T) { // conformance 62
 	b := newBench(t, benchConfig{})
 	old := b.login(tcpTraits)
 	old.clearUA(1)
-	b.slow.hold()
+	b.slow.Hold()
 	old.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: 512, LUN: lun(1)}, write10(0, 1), pattern(512, 1))
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 
 	c := &client{t: t, dm: b.connect(tcpTraits), cmdSN: 100, stat: 7}
 	c.loginRequest(wholeLogin, loginLines(tcpTraits)...)
 	old.closes()
 	c.dm.set(func() { assert.Empty(t, c.dm.out, "the old write still runs") })
-	b.slow.release()
+	b.slow.Release()
 	r, _ := c.loginResponse()
 	require.Equal(t, iscsi.LoginSuccess, r.Status)
 	require.NotEqual(t, old.tsih, r.TSIH)
-	c.dm.set(func() { assert.Equal(t, 1, b.slow.writes, "it landed before the answer") })
+	c.dm.set(func() { assert.Equal(t, 1, b.slow.Writes(), "it landed before the answer") })
 	c.clearUA(1)
 	assert.Len(t, b.s.Sessions(), 1)
 }
@@ -139,7 +140,7 @@ func TestReinstatementGivesUp(t *testing.T) {
 		b := newBench(t, benchConfig{})
 		old := b.login(tcpTraits)
 		old.clearUA(1)
-		b.slow.hold()
+		b.slow.Hold()
 		old.read(1, 0, 1)
 		synctest.Wait()
 		c := &client{t: t, dm: b.connect(tcpTraits), cmdSN: 100, stat: 7}
@@ -151,7 +152,7 @@ func TestReinstatementGivesUp(t *testing.T) {
 		// Another port of the same initiator is not concerned.
 		d := b.loginAs(tcpTraits, isid(9))
 		d.clearUA(0)
-		b.slow.release()
+		b.slow.Release()
 		synctest.Wait()
 		e := b.login(tcpTraits)
 		e.clearUA(0)
@@ -275,22 +276,22 @@ func TestASlowUnitDelaysNoOther(t *testing.T) {
 	b := newBench(t, benchConfig{chunks: 1024, config: Config{Workers: 2}})
 	slow, err := backstore.Open("ram", backstore.Options{"size": "1MiB"})
 	require.NoError(t, err)
-	other := &slowStore{Store: slow} // may block, but does not
+	other := &backstoretest.Gate{Store: slow} // may block, but does not
 	_, err = b.device.Add(2, other, scsi.LUConfig{ID: "other"})
 	require.NoError(t, err)
 	c := b.login(tcpTraits)
 	c.clearUA(0, 1, 2)
-	b.slow.hold()
+	b.slow.Hold()
 	for range 16 {
 		c.read(1, 0, 8)
 	}
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	for _, n := range []int{2, 0, 2} {
 		itt := c.read(n, 0, 8)
 		r, _ := c.response(itt)
 		require.Zero(t, r.Status)
 	}
-	b.slow.release()
+	b.slow.Release()
 	for range 16 {
 		c.expect(iscsi.OpSCSIResponse)
 	}
@@ -302,9 +303,9 @@ func TestShutdownOfBusySessions(t *testing.T) {
 	c.clearUA(0, 1)
 	silent := b.loginAs(tcpTraits, isid(2)) // has sent nothing yet: gets nothing unasked
 	disc := b.discovery(tcpTraits)
-	b.slow.hold()
+	b.slow.Hold()
 	itt := c.read(1, 0, 8)
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	done := make(chan error)
 	go func() { done <- b.s.Shutdown(context.Background()) }()
 	p := c.expect(iscsi.OpAsync)
@@ -317,7 +318,7 @@ func TestShutdownOfBusySessions(t *testing.T) {
 		t.Fatal("a command still runs")
 	case <-time.After(shutdownGrace + 100*time.Millisecond):
 	}
-	b.slow.release()
+	b.slow.Release()
 	r, _ := c.response(itt)
 	require.Zero(t, r.Status)
 	c.isDropped()
@@ -344,9 +345,9 @@ func TestRemoveTargetEndsItsSessions(t *testing.T) { // field reports DI-11 and 
 	b := newBench(t, benchConfig{})
 	c := b.login(tcpTraits)
 	c.clearUA(0, 1)
-	b.slow.hold()
+	b.slow.Hold()
 	c.read(1, 0, 8)
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
 	done := make(chan error)
 	go func() { done <- b.s.RemoveTarget(testTarget) }()
@@ -356,7 +357,7 @@ func TestRemoveTargetEndsItsSessions(t *testing.T) { // field reports DI-11 and 
 		t.Fatal("a command still runs")
 	default:
 	}
-	b.slow.release()
+	b.slow.Release()
 	require.NoError(t, <-done)
 	assert.Contains(t, b.lines.String(), "target removed")
 	d := &client{t: t, dm: b.connect(tcpTraits), cmdSN: 100, stat: 7}
@@ -557,7 +558,7 @@ func TestImmediateCommandsBeyondBounds(t *testing.T) {
 	b := newBench(t, benchConfig{chunks: 4}) // a window of 1
 	c := b.login(tcpTraits)
 	c.clearUA(1)
-	b.slow.hold()
+	b.slow.Hold()
 	full := 0
 	for i := range uint32(spareTasks + 3) {
 		c.command(iscsi.SCSICommand{Final: true, Immediate: true, LUN: lun(1), Read: true, EDTL: 512, ITT: 1 + i}, read10(0, 1), nil)
@@ -567,7 +568,7 @@ func TestImmediateCommandsBeyondBounds(t *testing.T) {
 	c.stat += iscsi.StatSN(full + 1)
 	itt := c.read(0, 0, 1) // the window has its own
 	c.checkCondition(itt, 0x06_29_00)
-	b.slow.release()
+	b.slow.Release()
 	for range spareTasks {
 		p := c.expect(iscsi.OpSCSIResponse)
 		require.Zero(t, p.bhs[3])

@@ -90,21 +90,21 @@ var tmStates = []tmState{
 	}, {
 		name: "in the store",
 		start: func(b *bench, c *client) uint32 {
-			b.slow.hold()
+			b.slow.Hold()
 			itt := c.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: 512, LUN: lun(1)}, write10(0, 1), pattern(512, 1))
-			b.slow.held(b.t, 1)
+			b.slow.Held(b.t, 1)
 			return itt
 		},
-		finish: func(b *bench, c *client) { b.slow.release() },
+		finish: func(b *bench, c *client) { b.slow.Release() },
 	}, {
 		name: "reading from the store",
 		start: func(b *bench, c *client) uint32 {
-			b.slow.hold()
+			b.slow.Hold()
 			itt := c.read(1, 0, 8)
-			b.slow.held(b.t, 1)
+			b.slow.Held(b.t, 1)
 			return itt
 		},
-		finish: func(b *bench, c *client) { b.slow.release() },
+		finish: func(b *bench, c *client) { b.slow.Release() },
 	}, {
 		name: "responding",
 		start: func(b *bench, c *client) uint32 {
@@ -205,12 +205,12 @@ func TestAbortThatCrossesAReset(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	c := b.login(tcpTraits)
 	c.clearUA(0, 1)
-	b.slow.hold()
+	b.slow.Hold()
 	itt := c.read(1, 0, 8)
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
 	c.ping()
-	b.slow.release()
+	b.slow.Release()
 	c.tmfResponse(iscsi.TMComplete)
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMAbortTask, LUN: lun(1), RefITT: itt})
 	c.tmfResponse(iscsi.TMComplete)
@@ -259,12 +259,12 @@ func TestResetReachesOtherSessions(t *testing.T) { // conformance 123
 			other.ISID[5] = 1
 			d := b.loginAs(tcpTraits, other)
 			d.clearUA(0, 1)
-			b.slow.hold()
+			b.slow.Hold()
 			d.read(1, 0, 8)
-			b.slow.held(t, 1)
+			b.slow.Held(t, 1)
 			c.tmf(iscsi.TMFRequest{Function: f, LUN: lun(1)})
 			c.ping()
-			b.slow.release()
+			b.slow.Release()
 			c.tmfResponse(iscsi.TMComplete)
 			switch f {
 			case iscsi.TMTargetColdReset:
@@ -290,20 +290,18 @@ func TestResetWaitsForSessionsThatEnd(t *testing.T) {
 	other.ISID[5] = 1
 	d := b.loginAs(tcpTraits, other)
 	d.clearUA(1)
-	b.slow.hold()
+	b.slow.Hold()
 	d.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: 512, LUN: lun(1)}, write10(0, 1), pattern(512, 1))
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	d.dm.set(func() { d.dm.err = io.EOF })
 	d.dm.waitFor(t, "close", func() bool { return d.dm.closed })
 	c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
 	for range 3 {
 		c.ping()
 	}
-	b.slow.release()
+	b.slow.Release()
 	c.tmfResponse(iscsi.TMComplete)
-	b.slow.mu.Lock()
-	defer b.slow.mu.Unlock()
-	assert.Equal(t, 1, b.slow.writes, "it landed before the answer")
+	assert.Equal(t, 1, b.slow.Writes(), "it landed before the answer")
 }
 
 func TestAFunctionThatAStoreHoldsUpIsRejectedInTime(t *testing.T) {
@@ -311,7 +309,7 @@ func TestAFunctionThatAStoreHoldsUpIsRejectedInTime(t *testing.T) {
 		b := newBench(t, benchConfig{})
 		c := b.login(tcpTraits)
 		c.clearUA(0, 1)
-		b.slow.hold()
+		b.slow.Hold()
 		itt := c.read(1, 0, 8)
 		synctest.Wait()
 		c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
@@ -323,7 +321,7 @@ func TestAFunctionThatAStoreHoldsUpIsRejectedInTime(t *testing.T) {
 		assert.Less(t, time.Since(start), taskManagementTimeout+3*housekeeping)
 		// The healthy unit is not impressed (field report TM-02).
 		c.alive()
-		b.slow.release()
+		b.slow.Release()
 		synctest.Wait()
 		c.dm.set(func() { assert.Empty(t, c.dm.memory[itt]) })
 		c.alive()
@@ -334,14 +332,14 @@ func TestTooManyFunctionsAreRejected(t *testing.T) {
 	b := newBench(t, benchConfig{})
 	c := b.login(tcpTraits)
 	c.clearUA(1)
-	b.slow.hold()
+	b.slow.Hold()
 	c.read(1, 0, 8)
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	for range maxTMF + 1 {
 		c.tmf(iscsi.TMFRequest{Function: iscsi.TMLogicalUnitReset, LUN: lun(1)})
 	}
 	c.tmfResponse(iscsi.TMRejected)
-	b.slow.release()
+	b.slow.Release()
 	for range maxTMF {
 		c.tmfResponse(iscsi.TMComplete)
 	}
@@ -352,7 +350,7 @@ func TestAbortsOfADeepQueue(t *testing.T) {
 	b := newBench(t, benchConfig{chunks: 1024})
 	c := b.login(tcpTraits)
 	c.clearUA(0, 1)
-	b.slow.hold()
+	b.slow.Hold()
 	c.dm.set(func() { c.dm.holdGets = true })
 	var itts []uint32
 	for i := range 32 {
@@ -362,7 +360,7 @@ func TestAbortsOfADeepQueue(t *testing.T) {
 			itts = append(itts, c.command(iscsi.SCSICommand{Final: true, Write: true, EDTL: 1024, LUN: lun(1)}, write10(0, 2), nil))
 		}
 	}
-	b.slow.held(t, 1)
+	b.slow.Held(t, 1)
 	for i, itt := range itts {
 		if i%4 < 2 {
 			c.tmf(iscsi.TMFRequest{Function: iscsi.TMAbortTask, LUN: lun(1), RefITT: itt})
@@ -375,7 +373,7 @@ func TestAbortsOfADeepQueue(t *testing.T) {
 	for c.next().op() != iscsi.OpNOPIn {
 		tmfs++
 	}
-	b.slow.release()
+	b.slow.Release()
 	c.dm.waitFor(t, "GetData", func() bool { return len(c.dm.gets) == 8 })
 	c.dm.set(func() {
 		for itt := range c.dm.gets {

@@ -20,14 +20,14 @@ func (b *bench) other(lines ...string) *client {
 	return b.loginAs(tcpTraits, r, lines...)
 }
 
-// stuck makes a SIMPLE write of c stand in the store of unit 1 until b.slow.release.
+// stuck makes a SIMPLE write of c stand in the store of unit 1 until b.slow.Release.
 func (b *bench) stuck(c *client) (itt uint32) {
 	b.t.Helper()
-	b.slow.hold()
+	b.slow.Hold()
 	itt = c.command(iscsi.SCSICommand{
 		Final: true, Write: true, EDTL: 512, LUN: lun(1), Attr: iscsi.AttrSimple,
 	}, write10(0, 1), pattern(512, 1))
-	b.slow.held(b.t, 1)
+	b.slow.Held(b.t, 1)
 	return itt
 }
 
@@ -58,7 +58,7 @@ func TestOrderedWaitsForOlderTasksOfAllSessions(t *testing.T) {
 	c.alive() // on another unit
 	c.dm.set(func() { assert.Empty(t, c.dm.memory[simple]) })
 
-	b.slow.release()
+	b.slow.Release()
 	r, _ = d.response(first)
 	require.Zero(t, r.Status)
 	r, _ = c.response(ordered)
@@ -112,7 +112,7 @@ func TestHeldWriteThatBreaksTheRules(t *testing.T) {
 			(&iscsi.DataOut{Final: off != 0, ITT: itt, TTT: iscsi.ReservedTag, Offset: off, DataSN: 7}).Put(&bhs)
 			c.push(bhs, nil, pattern(512, 3))
 			c.ping()
-			b.slow.release()
+			b.slow.Release()
 			r, _ := c.response(first)
 			require.Zero(t, r.Status)
 			if off == 0 {
@@ -148,7 +148,7 @@ func TestImmediateCommandsThatWouldBeHeldWithData(t *testing.T) {
 	// Without data it waits as others do.
 	itt = c.command(iscsi.SCSICommand{Immediate: true, Final: true, LUN: lun(1), Attr: iscsi.AttrOrdered}, nil, nil)
 	c.ping()
-	b.slow.release()
+	b.slow.Release()
 	c.response(first)
 	r, _ = c.response(itt)
 	assert.Zero(t, r.Status)
@@ -170,7 +170,7 @@ func TestSessionEndsWithHeldTasks(t *testing.T) {
 	c.ping()
 	d.dm.set(func() { d.dm.err = io.EOF })
 	d.dm.waitFor(t, "close", func() bool { return d.dm.closed })
-	b.slow.release()
+	b.slow.Release()
 	c.responses(first, later)
 	c.dm.set(func() { assert.Equal(t, make([]byte, 2048), c.dm.memory[later]) })
 }

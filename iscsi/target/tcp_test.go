@@ -33,17 +33,36 @@ type tcpBench struct {
 	addr string
 }
 
-func newTCPBench(t testing.TB, chunks int, c target.Config, alter func(*iscsi.Config)) *tcpBench {
+// A unit is a logical unit of a tcpBench.
+type unit struct {
+	store backstore.Store
+	block int // bytes
+}
+
+func ramUnit(t testing.TB, size string, block int) unit {
 	t.Helper()
+	s, err := backstore.Open("ram", backstore.Options{"size": size})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return unit{s, block}
+}
+
+// newTCPBench serves units as LUN 0 and on, or else one of 64 MiB of RAM. alter, if not nil, changes what the target
+// negotiates.
+func newTCPBench(t testing.TB, chunks int, c target.Config, alter func(*iscsi.Config), units ...unit) *tcpBench {
+	t.Helper()
+	if units == nil {
+		units = []unit{ramUnit(t, "64MiB", 512)}
+	}
 	pool, err := arena.New(int64(chunks) * arena.ChunkSize)
 	require.NoError(t, err)
 	c.Pool = pool
 	s := target.New(c)
-	dev := scsi.NewDevice(scsi.DeviceConfig{Name: diskName})
-	ram, err := backstore.Open("ram", backstore.Options{"size": "64MiB"})
-	require.NoError(t, err)
-	_, err = dev.Add(0, ram, scsi.LUConfig{ID: "tcp"})
-	require.NoError(t, err)
+	dev := scsi.NewDevice(scsi.DeviceConfig{Name: diskName, MaxTransfer: c.MaxTransfer})
+	for n, u := range units {
+		_, err = dev.Add(n, u.store, scsi.LUConfig{ID: fmt.Sprint("tcp", n), BlockSize: u.block})
+		require.NoError(t, err)
+	}
 	neg := iscsi.DefaultConfig()
 	if alter != nil {
 		alter(&neg)
@@ -57,9 +76,8 @@ func newTCPBench(t testing.TB, chunks int, c target.Config, alter func(*iscsi.Co
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		require.NoError(t, s.Shutdown(ctx))
-		require.Equal(t, pool.Chunks(), pool.Free())
+		require.Equal(t, pool.Chunks(), pool.Free(), "all buffers are back")
 		require.NoError(t, pool.Close())
-		require.NoError(t, ram.Close())
 	})
 	return &tcpBench{t, s, l.Addr().String()}
 }
@@ -197,6 +215,66 @@ func (w *wire) dataOut(r *iscsi.R2T, src []byte) {
 func (w *wire) ready() {
 	w.scsi(iscsi.SCSICommand{Final: true}, nil)
 	require.EqualValues(w.t, scsi.CheckCondition, w.finish(nil, nil), "unit attention")
+}
+
+// content is what a store holds.
+func content(t *testing.T, s backstore.Store, n int) []byte {
+	t.Helper()
+	p := make([]byte, n)
+	require.NoError(t, s.ReadAt([][]byte{p}, 0))
+	return p
+}
+
+// A record is what has come of each task, in order of arrival.
+type record struct {
+	n      int
+	last   map[uint32]int // of a PDU of the task
+	status map[uint32]int
+	tmf    map[uint32]int
+	answer map[uint32]iscsi.TMResponse
+}
+
+// take reads PDUs until done holds.
+func (r *record) take(w *wire, done func() bool) {
+	for !done() {
+		require.NoError(w.t, w.nc.SetReadDeadline(time.Now().Add(10*time.Second)))
+		bhs, _, err := w.recv()
+		require.NoError(w.t, err)
+		r.n++
+		itt := iscsi.ITTOf(bhs)
+		switch op := iscsi.OpcodeOf(bhs); op {
+		case iscsi.OpTMFResponse:
+			r.tmf[itt], r.answer[itt] = r.n, iscsi.TMResponse(bhs[2])
+		case iscsi.OpSCSIResponse:
+			require.NotContains(w.t, r.status, itt, "a second status")
+			r.last[itt], r.status[itt] = r.n, r.n
+		case iscsi.OpDataIn:
+			r.last[itt] = r.n
+			if bhs[1]&1 != 0 {
+				require.NotContains(w.t, r.status, itt, "a second status")
+				r.status[itt] = r.n
+			}
+		case iscsi.OpR2T:
+			r.last[itt] = r.n
+		case iscsi.OpNOPIn:
+			r.last[itt] = r.n
+		default:
+			w.t.Fatalf("%v", op)
+		}
+	}
+}
+
+func (w *wire) function(f iscsi.TMFunction, itt uint32, unit int, ref uint32, refSN uint32) {
+	(&iscsi.TMFRequest{
+		Immediate: true, Function: f, ITT: itt, LUN: iscsi.LUNFromNumber(unit), RefITT: ref,
+		CmdSN: iscsi.CmdSN(w.cmdSN), RefCmdSN: iscsi.CmdSN(refSN),
+	}).Put(&w.hdr)
+	w.send(&w.hdr, nil)
+}
+
+func (w *wire) ping(itt uint32) {
+	(&iscsi.NOPOut{Immediate: true, ITT: itt, TTT: iscsi.ReservedTag, CmdSN: iscsi.CmdSN(w.cmdSN)}).Put(&w.hdr)
+	w.send(&w.hdr, nil)
 }
 
 func TestReadsAndWritesOverTCP(t *testing.T) {

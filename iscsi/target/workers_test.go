@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/backstoretest"
 	"github.com/goiser/goiser/scsi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,16 +30,16 @@ func TestWorkersAreFair(t *testing.T) {
 	const limit = 4
 	w := newWorkers(limit)
 	dev := scsi.NewDevice(scsi.DeviceConfig{})
-	var stores []*slowStore
+	var stores []*backstoretest.Gate
 	for i := range 3 {
 		ram, err := backstore.Open("ram", backstore.Options{"size": "1MiB"})
 		require.NoError(t, err)
-		s := &slowStore{Store: ram}
+		s := &backstoretest.Gate{Store: ram}
 		stores = append(stores, s)
 		_, err = dev.Add(i, s, scsi.LUConfig{ID: string(rune('a' + i))})
 		require.NoError(t, err)
 		if i < 2 {
-			s.hold()
+			s.Hold()
 		}
 	}
 	nexus := dev.Attach(scsi.NexusConfig{Initiator: "x", RelativePort: 1})
@@ -71,8 +72,8 @@ func TestWorkersAreFair(t *testing.T) {
 		submit(0)
 		submit(1)
 	}
-	stores[0].held(t, limit/2)
-	stores[1].held(t, limit/2)
+	stores[0].Held(t, limit/2)
+	stores[1].Held(t, limit/2)
 	for range 3 {
 		submit(2)
 		done(1)
@@ -86,9 +87,9 @@ func TestWorkersAreFair(t *testing.T) {
 	assert.False(t, w.cancel(last))
 	dev.Abandon(&last.scsi)
 	left.Add(-1)
-	stores[0].release()
+	stores[0].Release()
 	done(8)
-	stores[1].release()
+	stores[1].Release()
 	done(8)
 	assert.Zero(t, left.Load())
 	w.close()
@@ -105,7 +106,7 @@ func TestWorkersUnderLoad(t *testing.T) {
 	ram, err := backstore.Open("ram", backstore.Options{"size": "1MiB"})
 	require.NoError(t, err)
 	for i := range 5 {
-		_, err = dev.Add(i, &slowStore{Store: ram}, scsi.LUConfig{ID: "x"})
+		_, err = dev.Add(i, &backstoretest.Gate{Store: ram}, scsi.LUConfig{ID: "x"})
 		require.NoError(t, err)
 	}
 	nexus := dev.Attach(scsi.NexusConfig{Initiator: "x", RelativePort: 1})

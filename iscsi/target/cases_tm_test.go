@@ -15,7 +15,7 @@ import (
 )
 
 // Field reports of docs/cases.md about task management that need a store which hangs or several
-// initiators. TM-03 is in casetm_test.go and in package iser.
+// initiators. TM-03 is in cases_test.go and in package iser.
 
 // TestCaseTM02: a store that never answers, with aborts and a reset of its unit, costs the other unit
 // nothing, in the same session or another; a new login works, and the log names the tags.
@@ -25,7 +25,7 @@ func TestCaseTM02(t *testing.T) {
 		c, d := b.login(tcpTraits), b.other()
 		c.clearUA(0, 1)
 		d.clearUA(0, 1)
-		b.slow.hold()
+		b.slow.Hold()
 		window := c.max - c.cmdSN
 		stuck := []uint32{c.read(1, 0, 1), c.read(1, 8, 1)}
 		synctest.Wait()
@@ -50,7 +50,7 @@ func TestCaseTM02(t *testing.T) {
 		}
 		c.alive()
 		assert.Equal(t, window-2, c.max-c.cmdSN, "the stuck commands keep their slots, and no other is lost")
-		b.slow.release()
+		b.slow.Release()
 		synctest.Wait()
 		c.alive()
 		assert.Equal(t, window, c.max-c.cmdSN)
@@ -77,7 +77,7 @@ func TestCaseTM08(t *testing.T) {
 				go func() { removed <- b.s.RemoveTarget(testTarget) }()
 				synctest.Wait()
 				require.Empty(t, removed, "a command of it runs")
-				b.slow.release()
+				b.slow.Release()
 				require.NoError(t, <-removed)
 				assert.Empty(t, b.s.Sessions())
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
