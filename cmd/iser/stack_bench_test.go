@@ -18,10 +18,9 @@ import (
 // our RoCE beside TCP, same disk, same run. BenchmarkRoundTrip of iser/rdma/roce/link is the raw UDP round trip between
 // goroutines, BenchmarkRawRoundTripBetweenProcesses of iser/rdma/roce that between processes.
 //
-// iSER at depth 1 with 4 KiB takes 16 to 20 us (median; mean 18 to 26), 2.0 to 2.5 raw round trips between goroutines in
-// the same run (7.6 to 10 us), on 2 cores at real-time priority beside others: both ends look for packets before they
-// sleep. Where others take the processors and that is of no use, it is 1.0 datagram batches, 3.1 (here) and 1.9 (iserd)
-// context switches a request, of 3.9 and 4.0 before, and about twice the time of TCP, which has 2.1 and 1.4.
+// iSER at depth 1 with 4 KiB takes 24 us for a READ and 28 to 31 us for a WRITE on 2 quiet cores, 2.0 and 2.3 to 2.5 raw
+// round trips between processes in the same run (12 us); TCP takes 23 and 23 to 25 us. Both ends look for packets before
+// they sleep; where others take the processors that is of no use, and it takes 55 to 80 us, about twice the time of TCP.
 func BenchmarkStack(b *testing.B) {
 	url := startBenchDaemon(b)
 	for _, transport := range []string{"iser", "iscsi"} {

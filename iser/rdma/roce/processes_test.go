@@ -52,19 +52,17 @@ func TestLendMemory(t *testing.T) {
 }
 
 // BenchmarkTransferBetweenProcesses is BenchmarkTransfer with the memory in another process. In the same run, raw UDP
-// with segmentation offload is BenchmarkOneWay of package link. Medians of 4 interleaved runs on 2 cores (Xeon, Linux
-// 6.18), at real-time priority because others loaded the machine; MB/s, and the part of raw UDP with sealed and checked
-// packets (5980 MB/s; 5650 before the ICRC was made faster):
+// with segmentation offload is BenchmarkOneWay of package link. Medians of 5 runs in turn with it on 2 quiet cores (Xeon,
+// Linux 6.18); MB/s, and the part of raw UDP with sealed and checked packets (5720 MB/s, 5560 to 6130):
 //
-//	               before         now
-//	Write/64KiB    3450  0.61     3920  0.66
-//	Write/1024KiB  3240  0.57     4140  0.69
-//	Read/64KiB     3050  0.54     3520  0.59
-//	Read/1024KiB   3660  0.65     4110  0.69
+//	Write/64KiB    3350  0.59   (2940 to 3490)
+//	Write/1024KiB  3330  0.58   (3060 to 3590)
+//	Read/64KiB     3250  0.57   (2990 to 3260)
+//	Read/1024KiB   3370  0.59   (3240 to 3540)
 //
-// At ordinary priority on the quiet machine, where both ends slept often, it was 2500 to 2700 and 2100 to 2500 before.
-// What is left of a packet's 2.1 us of processor time: the kernel's copies 15 %, ours 17 %, the ICRC 17 %, and the way
-// through the UDP stack.
+// At real-time priority beside other load it was 0.66, 0.69, 0.59 and 0.69 at best, so that is where the rest is: both
+// ends still sleep and wake too often. What is left of a packet's 2.1 us of processor time: the kernel's copies 15 %, ours
+// 17 %, the ICRC 17 %, and the way through the UDP stack.
 func BenchmarkTransferBetweenProcesses(b *testing.B) {
 	for _, op := range []struct {
 		name string
