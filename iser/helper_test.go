@@ -21,6 +21,9 @@ const patience = 10 * time.Second
 
 var portal = netip.MustParseAddrPort("10.0.0.1:3260")
 
+// strict is a fabric on which a message without a receive buffer ends the connection.
+var strict = fabric.Options{RNRFatal: true, TwoDevices: true}
+
 // A tap records what a fabric does.
 type tap struct {
 	mu  sync.Mutex
