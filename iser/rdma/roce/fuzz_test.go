@@ -18,6 +18,7 @@ import (
 
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/rdmatest"
+	"github.com/goiser/goiser/iser/rdma/roce/capture/capturetest"
 	"github.com/goiser/goiser/iser/rdma/roce/link"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
 )
@@ -134,17 +135,9 @@ func captured(tb testing.TB) (ds [][]byte) {
 	files, err := filepath.Glob("wire/testdata/*.pcap")
 	require.NoError(tb, err)
 	for _, name := range files {
-		b, err := os.ReadFile(name)
-		require.NoError(tb, err)
-		n := 0
-		for b = b[24:]; len(b) >= 16 && n < 72; {
-			size := binary.LittleEndian.Uint32(b[8:])
-			frame := b[16 : 16+size]
-			b = b[16+size:]
-			if len(frame) > 70 && frame[12] == 8 && frame[13] == 0 && frame[23] == 17 { // IPv4, UDP
-				ds = append(ds, frame[42:])
-				n++
-			}
+		ps := capturetest.Read(tb, name)
+		for _, p := range ps[:min(len(ps), 72)] {
+			ds = append(ds, p.Packet)
 		}
 	}
 	return ds

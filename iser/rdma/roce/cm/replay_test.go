@@ -1,16 +1,15 @@
 package cm_test
 
 import (
-	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/goiser/goiser/iser/rdma/roce/capture/capturetest"
 	"github.com/goiser/goiser/iser/rdma/roce/cm"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
 )
@@ -23,21 +22,9 @@ type line struct {
 	m        message
 }
 
-// exchange reads the connection manager's messages of a capture (classic pcap, Ethernet, IPv4).
-func exchange(t testing.TB, name string) []line {
-	b, err := os.ReadFile("../wire/testdata/" + name)
-	require.NoError(t, err)
-	var lines []line
-	for b = b[24:]; len(b) >= 16; {
-		n := binary.LittleEndian.Uint32(b[8:])
-		frame := b[16 : 16+n]
-		b = b[16+n:]
-		ip := frame[14:]
-		if frame[12] != 8 || ip[0] != 0x45 || ip[9] != 17 || binary.BigEndian.Uint16(ip[22:]) != wire.Port {
-			continue
-		}
-		p, err := wire.Parse(ip[28:binary.BigEndian.Uint16(ip[2:])])
-		require.NoError(t, err)
+// exchange reads the connection manager's messages of a capture.
+func exchange(t testing.TB, name string) (lines []line) {
+	for _, p := range capturetest.Read(t, "../wire/testdata/"+name) {
 		if p.Opcode() != wire.UDSendOnly {
 			continue
 		}
@@ -45,7 +32,7 @@ func exchange(t testing.TB, name string) []line {
 		require.NoError(t, err)
 		m := newMessage(h.Attribute)
 		require.NoError(t, m.Parse(body))
-		lines = append(lines, line{netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20])), h.Attribute, h.Transaction, m})
+		lines = append(lines, line{p.Src, p.Dst, h.Attribute, h.Transaction, m})
 	}
 	return lines
 }

@@ -2,53 +2,28 @@ package rc
 
 import (
 	"encoding/binary"
-	"os"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/goiser/goiser/iser/rdma/roce/capture/capturetest"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
 )
-
-// A capturedPacket says who sent it: both sides may have used one queue pair number.
-type capturedPacket struct {
-	wire.Packet
-	src uint32
-}
-
-// capturedPackets reads the RoCE packets of a capture (classic pcap, Ethernet, IPv4).
-func capturedPackets(t *testing.T, name string) []capturedPacket {
-	b, err := os.ReadFile("../wire/testdata/" + name)
-	require.NoError(t, err)
-	var ps []capturedPacket
-	for b = b[24:]; len(b) >= 16; {
-		n := binary.LittleEndian.Uint32(b[8:])
-		frame := b[16 : 16+n]
-		b = b[16+n:]
-		ip := frame[14:]
-		if frame[12] != 8 || ip[0] != 0x45 || ip[9] != 17 || binary.BigEndian.Uint16(ip[22:]) != wire.Port {
-			continue
-		}
-		p, err := wire.Parse(ip[28:binary.BigEndian.Uint16(ip[2:])])
-		require.NoError(t, err)
-		ps = append(ps, capturedPacket{p, binary.BigEndian.Uint32(ip[12:])})
-	}
-	return ps
-}
 
 // A call is a connection of a capture, as its REQ and REP made it.
 type call struct {
 	qpn [2]wire.QPN // of the active and the passive side
 	psn [2]wire.PSN // that each expects first
-	src [2]uint32
+	src [2]netip.Addr
 	mtu int
 }
 
 // calls finds the connections (IBTA 12.6; offsets from the transport header: 12 BTH, 8 DETH, 24 MAD).
-func calls(ps []capturedPacket) []call {
-	at24 := func(p capturedPacket, off int) uint32 { return binary.BigEndian.Uint32(p.Packet[44+off:]) >> 8 }
+func calls(ps []capturetest.Packet) []call {
+	at24 := func(p capturetest.Packet, off int) uint32 { return binary.BigEndian.Uint32(p.Packet[44+off:]) >> 8 }
 	reqs := map[uint32]call{}
 	done := map[wire.QPN]bool{}
 	var cs []call
@@ -60,13 +35,13 @@ func calls(ps []capturedPacket) []call {
 		case 0x10: // REQ
 			id := binary.BigEndian.Uint32(p.Packet[44:])
 			reqs[id] = call{
-				src: [2]uint32{p.src}, qpn: [2]wire.QPN{wire.QPN(at24(p, 32))}, psn: [2]wire.PSN{wire.PSN(at24(p, 44))}, mtu: 128 << (p.Packet[44+50] >> 4),
+				src: [2]netip.Addr{p.Src}, qpn: [2]wire.QPN{wire.QPN(at24(p, 32))}, psn: [2]wire.PSN{wire.PSN(at24(p, 44))}, mtu: 128 << (p.Packet[44+50] >> 4),
 			}
 		case 0x13: // REP
 			c, ok := reqs[binary.BigEndian.Uint32(p.Packet[48:])]
 			if ok && !done[c.qpn[0]] {
 				done[c.qpn[0]] = true
-				c.src[1], c.qpn[1], c.psn[1] = p.src, wire.QPN(at24(p, 12)), wire.PSN(at24(p, 20))
+				c.src[1], c.qpn[1], c.psn[1] = p.Src, wire.QPN(at24(p, 12)), wire.PSN(at24(p, 20))
 				cs = append(cs, c)
 			}
 		}
@@ -84,7 +59,7 @@ type replay struct {
 	grants  map[uint32]*grant
 }
 
-func newReplay(t *testing.T, ps []capturedPacket, c call, side int) *replay {
+func newReplay(t *testing.T, ps []capturetest.Packet, c call, side int) *replay {
 	cfg := config()
 	cfg.QPN, cfg.PeerQPN, cfg.RecvPSN, cfg.MTU = c.qpn[side], c.qpn[1-side], c.psn[side], c.mtu
 	cfg.Memory = NewMemory(9)
@@ -99,9 +74,9 @@ func newReplay(t *testing.T, ps []capturedPacket, c call, side int) *replay {
 	for _, p := range ps {
 		op := p.Opcode()
 		switch {
-		case p.src == c.src[1-side] && p.DestQP() == cfg.QPN && op.Is(wire.Request) && op != wire.UDSendOnly:
+		case p.Src == c.src[1-side] && p.DestQP() == cfg.QPN && op.Is(wire.Request) && op != wire.UDSendOnly:
 			r.reqs = append(r.reqs, p.Packet)
-		case p.src == c.src[side] && p.DestQP() == cfg.PeerQPN && op.Is(wire.Response):
+		case p.Src == c.src[side] && p.DestQP() == cfg.PeerQPN && op.Is(wire.Response):
 			r.answers = append(r.answers, p.Packet)
 			if op.Is(wire.Read) {
 				r.data[p.PSN()] = p.Payload()
@@ -196,7 +171,7 @@ func same(t *testing.T, want, got wire.Packet, i int) {
 
 func TestResponderAnswersCapturedRequestsAsTheKernelDid(t *testing.T) {
 	for name, least := range map[string]int{"01-rc-all-ipv4-mtu1024.pcap": 78, "04-cm-reject-and-naks.pcap": 7, "07-loss-on-requests.pcap": 183} {
-		ps := capturedPackets(t, name)
+		ps := capturetest.Read(t, "../wire/testdata/"+name)
 		compared := 0
 		for _, c := range calls(ps) {
 			for side := range 2 {
@@ -239,7 +214,7 @@ func (r *replay) run() int {
 // Here some of the kernel's answers were lost before they were captured, and it began to repeat some while it had
 // others to send. So only what was captured is looked for among ours: packet by packet, not in order.
 func TestResponderRepeatsReadsAsTheKernelDid(t *testing.T) {
-	ps := capturedPackets(t, "08-loss-on-responses.pcap")
+	ps := capturetest.Read(t, "../wire/testdata/08-loss-on-responses.pcap")
 	found, reads := 0, 0
 	for _, c := range calls(ps) {
 		for side := range 2 {
