@@ -2,8 +2,8 @@ package roce_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/xml"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/goiser/goiser/iser/rdma/rdmatest"
 	"github.com/goiser/goiser/iser/rdma/roce"
+	"github.com/goiser/goiser/iser/rdma/roce/capture"
 	"github.com/goiser/goiser/iser/rdma/roce/cm"
 	"github.com/goiser/goiser/iser/rdma/roce/link"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
@@ -67,19 +68,21 @@ func isOfTheConnection(name string) bool {
 
 // captureConnection writes the packets of one connection, from REQ to DREP, as a capture of raw IP.
 func captureConnection(t *testing.T) string {
+	name := filepath.Join(t.TempDir(), "ours.pcapng")
+	f, err := os.Create(name)
+	require.NoError(t, err)
+	defer f.Close()
+	c, err := capture.New(f, capture.Options{})
+	require.NoError(t, err)
 	n := link.NewNet(1, link.NetOptions{})
-	var mu sync.Mutex
 	var once sync.Once
 	ended := make(chan struct{}) // a DREP was sent
-	pcap := binary.LittleEndian.AppendUint32(nil, 0xa1b2c3d4)
-	pcap = append(pcap, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 101, 0, 0, 0)
 	n.Tap(func(e link.Event) {
 		if e.Packet.DestQP() != wire.GSI {
 			return
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		pcap = appendRecord(pcap, e)
+		from, to := netip.AddrPortFrom(e.From, wire.Port), netip.AddrPortFrom(e.To, wire.Port)
+		c.See(link.Sight{Link: e.From, Src: from, Dst: to, Data: e.Packet, Size: len(e.Packet), Sent: true})
 		if h, _, err := cm.ParseHeader(e.Packet.Payload()); err == nil && h.Attribute == cm.AttrDREP {
 			once.Do(func() { close(ended) })
 		}
@@ -94,30 +97,8 @@ func captureConnection(t *testing.T) string {
 	}
 	b.Close()
 	s.close(t)
-	name := filepath.Join(t.TempDir(), "ours.pcap")
-	mu.Lock()
-	defer mu.Unlock()
-	require.NoError(t, os.WriteFile(name, pcap, 0o600))
+	require.NoError(t, c.Close())
 	return name
-}
-
-// appendRecord adds a packet with the IPv4 and UDP headers that it would have had.
-func appendRecord(pcap []byte, e link.Event) []byte {
-	size := 20 + 8 + len(e.Packet)
-	rec := make([]byte, 16+size)
-	binary.LittleEndian.PutUint32(rec[8:], uint32(size))
-	binary.LittleEndian.PutUint32(rec[12:], uint32(size))
-	ip := rec[16:]
-	ip[0], ip[6], ip[8], ip[9] = 0x45, 0x40, 64, 17
-	binary.BigEndian.PutUint16(ip[2:], uint16(size))
-	from, to := e.From.As4(), e.To.As4()
-	copy(ip[12:], from[:])
-	copy(ip[16:], to[:])
-	binary.BigEndian.PutUint16(ip[20:], wire.Port)
-	binary.BigEndian.PutUint16(ip[22:], wire.Port)
-	binary.BigEndian.PutUint16(ip[24:], uint16(8+len(e.Packet)))
-	copy(ip[28:], e.Packet)
-	return append(pcap, rec...)
 }
 
 // pdml is tshark's description of packets.
@@ -134,8 +115,8 @@ type pdmlField struct {
 }
 
 // decodeMessages are the first of each connection manager message in a capture, by tshark's names for them.
-func decodeMessages(t *testing.T, capture string) map[string]*decoded {
-	cmd := exec.Command("tshark", "-r", capture, "-T", "pdml", "-Y", "infiniband.mad")
+func decodeMessages(t *testing.T, file string) map[string]*decoded {
+	cmd := exec.Command("tshark", "-r", file, "-T", "pdml", "-Y", "infiniband.mad")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
