@@ -36,10 +36,8 @@ type Batch struct {
 // A batchOp is one read or write of a batch.
 type batchOp struct {
 	piece
-	tag   uint64
-	write bool
-	again retry
-	span  int // of an exclusive write; -1: none
+	tag  uint64
+	span int // of an exclusive write; -1: none
 }
 
 // A Completion is the end of one request of a Batch.
@@ -94,7 +92,7 @@ func (b *Batch) add(p []byte, off int64, tag uint64, write bool) error {
 	}
 	i := b.free[len(b.free)-1]
 	b.free = b.free[:len(b.free)-1]
-	b.ops[i] = batchOp{piece: piece{p: p, off: off}, tag: tag, write: write, span: span}
+	b.ops[i] = batchOp{piece: piece{p: p, off: off, write: write}, tag: tag, span: span}
 	b.queued = append(b.queued, i)
 	return nil
 }
@@ -148,13 +146,9 @@ func (b *Batch) stage(ctx context.Context, s *Session, i int) error {
 	}
 	op := &b.ops[i]
 	r := s.requests.get(requestCommand)
-	bs := b.d.blockSize
-	var cdb [16]byte
-	r.cmd = Command{LUN: b.d.lun, In: op.p}
-	if op.write {
-		r.cmd.In, r.cmd.Out = nil, op.p
-	}
-	r.cmd.CDB = append(r.cdb[:0], readWriteCDB(&cdb, op.write, uint64(op.off)/uint64(bs), uint32(len(op.p)/bs))...)
+	c, cdb := b.d.command(&op.piece, &r.cdb)
+	c.CDB = cdb
+	r.cmd = c
 	r.batch, r.op = b, i
 	op.s, op.req = s, r
 	b.letters = append(b.letters, letter{r: r})
@@ -218,12 +212,17 @@ func (b *Batch) Wait(ctx context.Context, done []Completion, least int) (int, er
 
 // collect takes what the loop has ended.
 func (b *Batch) collect(ctx context.Context) {
-	b.mu.Lock()
-	b.ended, b.ready = b.ready, b.ended[:0]
-	b.mu.Unlock()
-	for _, i := range b.ended {
+	for _, i := range b.take() {
 		b.settle(ctx, i)
 	}
+}
+
+// take returns the ops that have ended since the last take. The slice is valid until the next one.
+func (b *Batch) take() []int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended, b.ready = b.ready, b.ended[:0]
+	return b.ended
 }
 
 // settle makes a Completion of op i, whose request has ended, or queues it to be sent again.
@@ -232,29 +231,19 @@ func (b *Batch) settle(ctx context.Context, i int) {
 	res, err := op.req.result, op.req.err
 	op.s.requests.put(op.req)
 	op.req = nil
-	if err == nil {
-		err = judge(&res, len(op.p), op.write)
+	if resend, err := b.d.outcome(ctx, &op.piece, &res, err); resend {
+		b.queued = append(b.queued, i)
+	} else {
+		b.end(i, err)
 	}
-	if err == nil {
-		if op.write {
-			b.d.acknowledged(op.s.number)
-		}
-		b.end(i, nil)
-		return
-	}
-	if !op.again.after(ctx, op.s, b.d.lun, err) {
-		err = b.d.afterLoss(ctx, &op.piece, op.write, err)
-		if err != nil {
-			b.end(i, b.d.failed(&op.piece, op.write, err))
-			return
-		}
-	}
-	b.queued = append(b.queued, i)
 }
 
 // end makes a Completion of op i.
 func (b *Batch) end(i int, err error) {
 	op := &b.ops[i]
+	if err != nil {
+		err = b.d.failed(&op.piece, err)
+	}
 	if op.span >= 0 {
 		b.d.spans.leave(op.span)
 	}
@@ -278,10 +267,7 @@ func (b *Batch) Close() {
 		}
 	}
 	for open > 0 {
-		b.mu.Lock()
-		b.ended, b.ready = b.ready, b.ended[:0]
-		b.mu.Unlock()
-		for _, i := range b.ended {
+		for _, i := range b.take() {
 			b.ops[i].req = nil // its cancellation may still stand in the mailbox: not recycled
 			b.end(i, errClosed)
 			open--

@@ -162,3 +162,24 @@ func TestABatchOnAnExclusiveDiskDoesNotWaitForItself(t *testing.T) {
 	b.Close()
 	require.NoError(t, d.WriteAt(t.Context(), p, 512), "Close leaves its ranges")
 }
+
+func TestErrorsOfABatchAreThoseOfTheDisk(t *testing.T) {
+	n := networks()[0]
+	c, err := initiator.Connect(t.Context(), n.dial, n.serve(t), diskName, options(t))
+	require.NoError(t, err)
+	defer c.Close()
+	d, err := c.Disk(t.Context(), 0)
+	require.NoError(t, err)
+	b, err := d.Batch(1)
+	require.NoError(t, err)
+	defer b.Close()
+	require.NoError(t, c.Close()) // there is no session to send it on
+	want := d.WriteAt(t.Context(), make([]byte, 512), 1024)
+	require.ErrorContains(t, want, "write 512 bytes at 1024")
+	require.NoError(t, b.WriteAt(make([]byte, 512), 1024, 1))
+	done := make([]initiator.Completion, 1)
+	k, err := b.Wait(t.Context(), done, 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, k)
+	require.EqualError(t, done[0].Err, want.Error())
+}

@@ -136,20 +136,25 @@ func (d *Disk) setCapacity(last uint64, blockSize uint32) error {
 // readProtection reads the WP bit (SPC-4, 7.5.6; SBC-3, 6.4.1). A unit without mode pages can be written.
 func (d *Disk) readProtection(ctx context.Context) error {
 	b, err := d.s.attentive(ctx, d.lun, []byte{opModeSense6, 0, 0x3f, 0, 4, 0}, 4)
-	var st *StatusError
-	switch {
-	case errors.As(err, &st):
+	if isStatus(err) {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	d.readOnly = len(b) >= 3 && b[2]&0x80 != 0
 	return nil
 }
 
+// isStatus reports whether it is the unit that did not do what it was asked to.
+func isStatus(err error) bool {
+	_, ok := errors.AsType[*StatusError](err)
+	return ok
+}
+
 func isIllegalRequest(err error) bool {
-	var st *StatusError
-	return errors.As(err, &st) && st.Key == keyIllegalRequest
+	st, ok := errors.AsType[*StatusError](err)
+	return ok && st.Key == keyIllegalRequest
 }
 
 // attentive is query, again after each unit attention and, slower, after each BUSY, up to a bound: such
@@ -208,6 +213,8 @@ type piece struct {
 	req     *request
 	p       []byte
 	off     int64
+	write   bool
+	again   retry
 	unknown bool // an earlier session may have written it
 }
 
@@ -224,10 +231,10 @@ func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) er
 		if len(p) > 0 && first == nil && started-ended < maxPieces {
 			n := min(len(p), d.piece)
 			q := &ring[started%maxPieces]
-			q.p, q.off, q.unknown = p[:n], off, false
+			*q = piece{p: p[:n], off: off, write: write}
 			p, off = p[n:], off+int64(n)
-			if err := d.start(ctx, q, write); err != nil {
-				first = d.failed(q, write, err)
+			if err := d.start(ctx, q); err != nil {
+				first = d.failed(q, err)
 			} else {
 				started++
 			}
@@ -235,16 +242,16 @@ func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) er
 		}
 		q := &ring[ended%maxPieces]
 		ended++
-		if err := d.endPiece(ctx, q, write); err != nil && first == nil {
-			first = d.failed(q, write, err)
+		if err := d.endPiece(ctx, q); err != nil && first == nil {
+			first = d.failed(q, err)
 		}
 	}
 	return first
 }
 
-func (d *Disk) failed(q *piece, write bool, err error) error {
+func (d *Disk) failed(q *piece, err error) error {
 	what := "read"
-	if write {
+	if q.write {
 		what = "write"
 	}
 	return fmt.Errorf("lun %s: %s %d bytes at %d: %w", d.lun, what, len(q.p), q.off, err)
@@ -261,15 +268,20 @@ func (d *Disk) checkRange(n, off int64) error {
 	return nil
 }
 
-// start sends q, on the session that there is.
-func (d *Disk) start(ctx context.Context, q *piece, write bool) error {
-	var b [16]byte
-	bs := d.blockSize
-	cdb := readWriteCDB(&b, write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))
-	c := Command{LUN: d.lun, In: q.p}
-	if write {
+// command is q's, and its CDB, which lies in b.
+func (d *Disk) command(q *piece, b *[16]byte) (c Command, cdb []byte) {
+	c = Command{LUN: d.lun, In: q.p}
+	if q.write {
 		c.In, c.Out = nil, q.p
 	}
+	bs := d.blockSize
+	return c, readWriteCDB(b, q.write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))
+}
+
+// start sends q, on the session that there is.
+func (d *Disk) start(ctx context.Context, q *piece) error {
+	var b [16]byte
+	c, cdb := d.command(q, &b)
 	for {
 		var err error
 		if q.s, err = d.use(ctx); err != nil {
@@ -278,7 +290,7 @@ func (d *Disk) start(ctx context.Context, q *piece, write bool) error {
 		if q.req, err = q.s.submit(ctx, c, cdb); err == nil {
 			return nil
 		}
-		if err = d.judgeLoss(ctx, q.s, transferRule(write), err); err != nil {
+		if err = d.judgeLoss(ctx, q.s, transferRule(q.write), err); err != nil {
 			return doubted(q.unknown, err)
 		}
 	}
@@ -293,36 +305,43 @@ func transferRule(write bool) replayRule {
 }
 
 // endPiece waits for q's end, and sends it again where that is right.
-func (d *Disk) endPiece(ctx context.Context, q *piece, write bool) error {
-	var again retry
+func (d *Disk) endPiece(ctx context.Context, q *piece) error {
 	for {
 		res, err := q.s.finish(ctx, q.req)
-		if err == nil {
-			err = judge(&res, len(q.p), write)
+		resend, err := d.outcome(ctx, q, &res, err)
+		if !resend {
+			return err
 		}
-		if err == nil {
-			if write {
-				d.acknowledged(q.s.number)
-			}
-			return nil
-		}
-		if !again.after(ctx, q.s, d.lun, err) {
-			if err = d.afterLoss(ctx, q, write, err); err != nil {
-				return err
-			}
-		}
-		if err := d.start(ctx, q, write); err != nil {
+		if err := d.start(ctx, q); err != nil {
 			return err
 		}
 	}
 }
 
+// outcome is how q ended, which was sent, or that it is to be sent again.
+func (d *Disk) outcome(ctx context.Context, q *piece, res *Result, err error) (resend bool, _ error) {
+	if err == nil {
+		err = judge(res, len(q.p), q.write)
+	}
+	switch {
+	case err == nil:
+		if q.write {
+			d.acknowledged(q.s.number)
+		}
+		return false, nil
+	case q.again.after(ctx, q.s, d.lun, err):
+		return true, nil
+	}
+	err = d.afterLoss(ctx, q, err)
+	return err == nil, err
+}
+
 // afterLoss is judgeLoss for q, which was sent.
-func (d *Disk) afterLoss(ctx context.Context, q *piece, write bool, err error) error {
-	if lost, ok := errors.AsType[*lostError](err); ok && write && !lost.unsent {
+func (d *Disk) afterLoss(ctx context.Context, q *piece, err error) error {
+	if lost, ok := errors.AsType[*lostError](err); ok && q.write && !lost.unsent {
 		q.unknown = true
 	}
-	if err = d.judgeLoss(ctx, q.s, transferRule(write), err); err != nil {
+	if err = d.judgeLoss(ctx, q.s, transferRule(q.write), err); err != nil {
 		return doubted(q.unknown, err)
 	}
 	return nil

@@ -3,7 +3,6 @@ package initiator
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 )
 
 // limits are a unit's own, of its Block Limits page (SBC-3, 6.5.3). Counts are of blocks.
@@ -23,11 +22,10 @@ const (
 // and perhaps WRITE SAME.
 func (d *Disk) readLimits(ctx context.Context) error {
 	b, err := d.s.Inquiry(ctx, d.lun, true, pageBlockLimit)
-	var st *StatusError
-	switch {
-	case errors.As(err, &st):
+	if isStatus(err) {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	page := make([]byte, blockLimitsLen) // older pages are shorter: what they lack is 0

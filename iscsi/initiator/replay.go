@@ -209,7 +209,7 @@ const (
 // cannot be told from another.
 func (s *Session) identity(ctx context.Context, lun iscsi.LUN) ([]byte, error) {
 	page, err := s.Inquiry(ctx, lun, true, pageIdentification)
-	if _, refused := errors.AsType[*StatusError](err); refused {
+	if isStatus(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -228,7 +228,7 @@ func (s *Session) identity(ctx context.Context, lun iscsi.LUN) ([]byte, error) {
 func (s *Session) volatileCache(ctx context.Context, lun iscsi.LUN) (bool, error) {
 	const room = 4 + 2 + 18
 	b, err := s.attentive(ctx, lun, []byte{opModeSense6, 0x08, 0x08, 0, room, 0}, room) // DBD: no block descriptor
-	if _, refused := errors.AsType[*StatusError](err); refused {
+	if isStatus(err) {
 		return true, nil
 	}
 	if err != nil {
