@@ -50,6 +50,19 @@ func iserPortal() (address string, stop func()) {
 	}
 }
 
+// dialled is a disk for examples of what can be done with one. The first example shows how it is dialed.
+func dialled(ctx context.Context) (disk *dial.Disk, stop func()) {
+	address, end := portal()
+	disk, err := dial.Dial(ctx, "iscsi://"+address+"/iqn.2026-01.com.example:disk/0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	return disk, func() {
+		_ = disk.Close()
+		end()
+	}
+}
+
 func serveRAM(l iscsi.Listener) (stop func()) {
 	pool, err := arena.New(16 * arena.ChunkSize)
 	if err != nil {
@@ -110,14 +123,9 @@ func Example() {
 
 // Use a disk as a file: byte offsets of any alignment, for all that takes an io.ReaderAt or io.WriterAt.
 func ExampleDisk_File() {
-	address, stop := portal()
-	defer stop()
 	ctx := context.Background()
-	disk, err := dial.Dial(ctx, "iscsi://"+address+"/iqn.2026-01.com.example:disk/0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer disk.Close()
+	disk, stop := dialled(ctx)
+	defer stop()
 
 	f := disk.File(ctx)
 	if _, err := io.Copy(io.NewOffsetWriter(f, 1000), strings.NewReader("hello, world")); err != nil {
@@ -133,14 +141,9 @@ func ExampleDisk_File() {
 
 // Add to a counter in a block that others add to as well: CompareAndWrite writes only if nobody was faster.
 func ExampleDisk_CompareAndWrite() {
-	address, stop := portal()
-	defer stop()
 	ctx := context.Background()
-	disk, err := dial.Dial(ctx, "iscsi://"+address+"/iqn.2026-01.com.example:disk/0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer disk.Close()
+	disk, stop := dialled(ctx)
+	defer stop()
 
 	old, now := make([]byte, disk.BlockSize()), make([]byte, disk.BlockSize())
 	for {
@@ -195,14 +198,9 @@ func ExampleConnect() {
 
 // Keep a disk to ourselves, by a persistent reservation.
 func ExampleDisk_Reserve() {
-	address, stop := portal()
-	defer stop()
 	ctx := context.Background()
-	disk, err := dial.Dial(ctx, "iscsi://"+address+"/iqn.2026-01.com.example:disk/0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer disk.Close()
+	disk, stop := dialled(ctx)
+	defer stop()
 
 	const key = 0x6f75727321
 	if err := disk.RegisterAndIgnore(ctx, key, false); err != nil {
