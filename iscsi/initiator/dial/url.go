@@ -14,6 +14,7 @@ import (
 const (
 	defaultPort = "3260" // RFC 7143, 4.2.7.1
 	maxLUN      = 16383  // of a URL: flat space addressing (SAM-5, 4.7.5.4)
+	userKey     = "target_user"
 	passwordKey = "target_password"
 )
 
@@ -134,16 +135,16 @@ func (u *URL) parseQuery(query string) error {
 				return fmt.Errorf("rdma=%s: want auto, verbs or roce", v)
 			}
 			u.RDMA = v
-		case "target_user":
+		case userKey:
 			u.MutualUser = v
 		case passwordKey:
 			u.MutualSecret = v
 		default:
-			return fmt.Errorf("option %q: want rdma, target_user or %s", k, passwordKey)
+			return fmt.Errorf("option %q: want rdma, %s or %s", k, userKey, passwordKey)
 		}
 	}
 	if u.MutualSecret != "" && u.MutualUser == "" {
-		return fmt.Errorf("%s without target_user", passwordKey)
+		return fmt.Errorf("%s without %s", passwordKey, userKey)
 	}
 	return nil
 }
@@ -187,6 +188,11 @@ func Redact(s string) string {
 	return s
 }
 
-// userEnd is where the user part of a URL ends, -1 without one: at the last @, since a secret may hold any character
-// but nothing behind it has an @.
-func userEnd(s string) int { return strings.LastIndexByte(s, '@') }
+// userEnd is where the user part of a URL ends, -1 without one: at the last @, since a secret may hold any character,
+// but before the target's name and secret, which may as well.
+func userEnd(s string) int {
+	for _, key := range []string{userKey, passwordKey} {
+		s, _, _ = strings.Cut(s, key+"=")
+	}
+	return strings.LastIndexByte(s, '@')
+}

@@ -23,6 +23,10 @@ func TestParseURL(t *testing.T) {
 			Transport: "tcp", Address: "[::1]:99", Target: "iqn.2026-01.example:a", RDMA: provider.RoCE,
 			User: "u", Secret: "s%/e@c:r", MutualUser: "d", MutualSecret: "p%w",
 		},
+		"iscsi://u%s@h/iqn.2026-01.example:a?target_user=d@realm&target_password=p@w": {
+			Transport: "tcp", Address: "h:3260", Target: "iqn.2026-01.example:a", LUN: -1, RDMA: provider.Auto,
+			User: "u", Secret: "s", MutualUser: "d@realm", MutualSecret: "p@w",
+		},
 	} {
 		got, err := ParseURL(in)
 		require.NoError(t, err, in)
@@ -36,6 +40,7 @@ func TestParseURLRefusesWithoutTellingSecrets(t *testing.T) {
 		"iser://%hidden@x", "iser://x?target_password=hidden", "iser://x//3", "iser://x/notaname", "iser://x/iqn.2026-01.a:b/-1",
 		"iser://x/iqn.2026-01.a:b/16384", "iser://x?rdma=tcp", "iser://u%hidden@x?foo=1",
 		"iscsi://u@x?target_user=d&target_password=hidden&rdma=x",
+		"iser://u%hidden@x?target_user=d&target_password=p@hidden&foo=1",
 	} {
 		_, err := ParseURL(s)
 		require.Error(t, err, s)
