@@ -49,6 +49,7 @@ var allowed = map[string][]string{
 	"cmd/iserd":               {"*"},
 	"cmd":                     {},
 	"iser/rdma/rdmatest":      {"iser/rdma"},
+	"iser/rdma/roce/wiretest": {"iser/rdma/roce/wire", "iser/rdma/roce/capture"},
 	"backstore/backstoretest": {"backstore"},
 }
 

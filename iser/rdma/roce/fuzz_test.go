@@ -18,9 +18,9 @@ import (
 
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/rdmatest"
-	"github.com/goiser/goiser/iser/rdma/roce/capture/capturetest"
 	"github.com/goiser/goiser/iser/rdma/roce/link"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
+	"github.com/goiser/goiser/iser/rdma/roce/wiretest"
 )
 
 // An injector is a link that also receives what a test puts into it. As a real one it takes back what it has lent. It
@@ -135,7 +135,7 @@ func captured(tb testing.TB) (ds [][]byte) {
 	files, err := filepath.Glob("wire/testdata/*.pcap")
 	require.NoError(tb, err)
 	for _, name := range files {
-		ps := capturetest.Read(tb, name)
+		ps := wiretest.Read(tb, name)
 		for _, p := range ps[:min(len(ps), 72)] {
 			ds = append(ds, p.Packet)
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/goiser/goiser/iser/rdma/roce/capture/capturetest"
 	"github.com/goiser/goiser/iser/rdma/roce/cm"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
+	"github.com/goiser/goiser/iser/rdma/roce/wiretest"
 )
 
 // A line is a captured message.
@@ -24,7 +24,7 @@ type line struct {
 
 // exchange reads the connection manager's messages of a capture.
 func exchange(t testing.TB, name string) (lines []line) {
-	for _, p := range capturetest.Read(t, "../wire/testdata/"+name) {
+	for _, p := range wiretest.Read(t, "../wire/testdata/"+name) {
 		if p.Opcode() != wire.UDSendOnly {
 			continue
 		}

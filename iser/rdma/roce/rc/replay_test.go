@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/goiser/goiser/iser/rdma/roce/capture/capturetest"
 	"github.com/goiser/goiser/iser/rdma/roce/wire"
+	"github.com/goiser/goiser/iser/rdma/roce/wiretest"
 )
 
 // A call is a connection of a capture, as its REQ and REP made it.
@@ -22,8 +22,8 @@ type call struct {
 }
 
 // calls finds the connections (IBTA 12.6; offsets from the transport header: 12 BTH, 8 DETH, 24 MAD).
-func calls(ps []capturetest.Packet) []call {
-	at24 := func(p capturetest.Packet, off int) uint32 { return binary.BigEndian.Uint32(p.Packet[44+off:]) >> 8 }
+func calls(ps []wiretest.Packet) []call {
+	at24 := func(p wiretest.Packet, off int) uint32 { return binary.BigEndian.Uint32(p.Packet[44+off:]) >> 8 }
 	reqs := map[uint32]call{}
 	done := map[wire.QPN]bool{}
 	var cs []call
@@ -59,7 +59,7 @@ type replay struct {
 	grants  map[uint32]*grant
 }
 
-func newReplay(t *testing.T, ps []capturetest.Packet, c call, side int) *replay {
+func newReplay(t *testing.T, ps []wiretest.Packet, c call, side int) *replay {
 	cfg := config()
 	cfg.QPN, cfg.PeerQPN, cfg.RecvPSN, cfg.MTU = c.qpn[side], c.qpn[1-side], c.psn[side], c.mtu
 	cfg.Memory = NewMemory(9)
@@ -171,7 +171,7 @@ func same(t *testing.T, want, got wire.Packet, i int) {
 
 func TestResponderAnswersCapturedRequestsAsTheKernelDid(t *testing.T) {
 	for name, least := range map[string]int{"01-rc-all-ipv4-mtu1024.pcap": 78, "04-cm-reject-and-naks.pcap": 7, "07-loss-on-requests.pcap": 183} {
-		ps := capturetest.Read(t, "../wire/testdata/"+name)
+		ps := wiretest.Read(t, "../wire/testdata/"+name)
 		compared := 0
 		for _, c := range calls(ps) {
 			for side := range 2 {
@@ -214,7 +214,7 @@ func (r *replay) run() int {
 // Here some of the kernel's answers were lost before they were captured, and it began to repeat some while it had
 // others to send. So only what was captured is looked for among ours: packet by packet, not in order.
 func TestResponderRepeatsReadsAsTheKernelDid(t *testing.T) {
-	ps := capturetest.Read(t, "../wire/testdata/08-loss-on-responses.pcap")
+	ps := wiretest.Read(t, "../wire/testdata/08-loss-on-responses.pcap")
 	found, reads := 0, 0
 	for _, c := range calls(ps) {
 		for side := range 2 {

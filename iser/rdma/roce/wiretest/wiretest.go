@@ -1,5 +1,5 @@
-// Package capturetest reads captured packets for tests that replay them.
-package capturetest
+// Package wiretest reads captured packets for tests that replay them.
+package wiretest
 
 import (
 	"bytes"
