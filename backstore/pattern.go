@@ -135,10 +135,7 @@ func (p *PatternStore) generation(sector int64) (generation uint64, until int64)
 // WriteAt checks. A write that is refused for a wrong sector has changed nothing; its error tells which.
 func (p *PatternStore) WriteAt(bufs [][]byte, off int64, _ bool) error {
 	n := total(bufs)
-	err := p.usable(off, n)
-	if err == nil && n > 0 && (off%MinBlock != 0 || n%MinBlock != 0) {
-		err = errWholeSectors
-	}
+	err := p.changeable(off, n)
 	if err == nil {
 		w := p.work.Get().(*patternWork)
 		if err = p.check(w, bufs, off/MinBlock, (off+n)/MinBlock); err == nil {
@@ -251,10 +248,7 @@ func (p *PatternStore) WriteZeroes(off, n int64, _, _ bool) error {
 }
 
 func (p *PatternStore) zero(op string, off, n int64) error {
-	err := p.usable(off, n)
-	if err == nil && n > 0 && (off%MinBlock != 0 || n%MinBlock != 0) {
-		err = errWholeSectors
-	}
+	err := p.changeable(off, n)
 	if err == nil && n > 0 {
 		err = p.take([]run{{off / MinBlock, (off + n) / MinBlock, zeroed}})
 	}
@@ -282,6 +276,17 @@ func (p *PatternStore) usable(off, n int64) error {
 	}
 	if !within(off, n, p.size) {
 		return ErrRange
+	}
+	return nil
+}
+
+// changeable is usable, and whole sectors.
+func (p *PatternStore) changeable(off, n int64) error {
+	if err := p.usable(off, n); err != nil {
+		return err
+	}
+	if n > 0 && (off%MinBlock != 0 || n%MinBlock != 0) {
+		return errWholeSectors
 	}
 	return nil
 }

@@ -151,11 +151,7 @@ targets:
 	assert.Equal(t, []int{1}, i.LUNs)
 	assert.True(t, i.ReadOnly)
 
-	log, _ := test.NewNullLogger()
-	s, err := start(c, log, noRDMA, nil)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, s.stop()) }()
-	addr := s.served[0].Addr().String()
+	addr := serve(t, c).served[0].Addr().String()
 	for name, want := range map[string]iscsi.LoginStatus{
 		"raw": iscsi.LoginSuccess, "elsewhere": iscsi.LoginSuccess, "stranger": iscsi.LoginForbidden,
 	} {

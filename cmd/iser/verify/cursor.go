@@ -53,7 +53,7 @@ func (c *cursor) take(worker int) (Range, bool) {
 	return r, true
 }
 
-// stop hands out no slot more, and says how many were handed out. What was handed out must still be done.
+// stop hands out no slot more. What was handed out must still be done.
 func (c *cursor) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
