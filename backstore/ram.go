@@ -80,16 +80,21 @@ func (r *ramStore) zero(op string, off, n int64, unmap bool) error {
 	if err := r.checkRange(off, n); err != nil {
 		return rangeError("ram store", op, off, n, err)
 	}
+	r.clear(off, n, unmap)
+	return nil
+}
+
+// clear makes zeros, and gives whole pages back if they are wanted back and nobody has pinned them.
+func (r *ramStore) clear(off, n int64, unmap bool) {
 	mem := r.region.mem[off : off+n]
 	if !unmap || r.pinned.Load() {
 		clear(mem)
-		return nil
+		return
 	}
 	from, to := whole(off, n, int64(r.region.page))
 	clear(mem[:from-off])
 	r.region.drop(mem[from-off : to-off])
 	clear(mem[to-off:])
-	return nil
 }
 
 // Extent is what the system says of the pages.
@@ -124,14 +129,7 @@ func (r *ramStore) Resize(size int64) error {
 		return nil
 	}
 	r.size.Store(size)
-	if dropped := r.region.mem[size:old]; r.pinned.Load() {
-		clear(dropped)
-	} else {
-		from, to := whole(size, old-size, int64(r.region.page))
-		clear(dropped[:from-size])
-		r.region.drop(dropped[from-size : to-size])
-		clear(dropped[to-size:])
-	}
+	r.clear(size, old-size, true)
 	return nil
 }
 
