@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -76,8 +77,15 @@ func (k *checker) redirect(path string, r *Redirect) {
 		return
 	}
 	k.groups(path+"/groups", r.Groups)
-	host, port, err := net.SplitHostPort(r.To)
-	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" {
+	if !isHostPort(r.To) {
 		k.failf(path+"/to", "%.100q is no place to go; want ADDRESS:PORT, as \"192.0.2.5:3260\" or \"[2001:db8::5]:3260\"", r.To)
 	}
+}
+
+// isHostPort reports whether s is NAME:PORT or ADDRESS:PORT, in which nothing stands that ends either where it is sent.
+func isHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	return err == nil && bad == nil && n > 0 && host != "" &&
+		!strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || strings.ContainsRune("/@,", r) })
 }

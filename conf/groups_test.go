@@ -51,6 +51,9 @@ func TestMistakesInGroupsAndRedirect(t *testing.T) {
 		with("redirect: {to: 192.0.2.5}"):                  "redirect/to: \"192.0.2.5\" is no place to go",
 		with("redirect: {to: \"192.0.2.5:0\"}"):            "redirect/to: \"192.0.2.5:0\" is no place to go",
 		with("redirect: {to: \"192.0.2.5:1\", groups: 9}"): "want a list",
+		with("redirect: {to: \"a b:1\"}"):                  "redirect/to: \"a b:1\" is no place to go",
+		with("redirect: {to: \"a:1,2:3\"}"):                "is no place to go",
+		with("redirect: {to: \"a,b:1\"}"):                  "redirect/to: \"a,b:1\" is no place to go",
 		with("redirect: {permanent: yes}"):                 "redirect/to: \"\" is no place to go",
 		head + "targets:\n  iqn.2026-01.example:a: {redirect: {to: \"h:1\", groups: [1]}}\n": "no logical units",
 	} {

@@ -37,8 +37,7 @@ func (k *checker) isns(i *ISNS) {
 	if i.Server == "" {
 		return
 	}
-	host, port, err := net.SplitHostPort(i.Server)
-	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" || strings.ContainsAny(host, " /@") {
+	if !isHostPort(i.Server) {
 		k.failf("isns/server", "%.100q is no server; want NAME:PORT or ADDRESS:PORT, as \"isns.example:%d\"", i.Server, defaultISNSPort)
 	}
 	if len(i.Entity) > maxEntityBytes || !utf8.ValidString(i.Entity) || strings.ContainsFunc(i.Entity, func(r rune) bool { return r <= ' ' }) {
