@@ -27,8 +27,8 @@ type Packet struct {
 	Problem   string    `json:"problem,omitempty"` // what is wrong with it
 }
 
-// maxKnown bounds the tasks, keys and paths that are remembered. A capture with more in flight loses what is shown of the
-// oldest, and nothing else.
+// maxKnown bounds the tasks, keys and paths that are remembered. When there are so many of one they are all forgotten: what
+// is shown of those in flight is lost then, and nothing else.
 const maxKnown = 1 << 16
 
 // maxPayload is the largest path MTU (IBTA 9.6).
