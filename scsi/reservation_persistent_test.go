@@ -216,16 +216,16 @@ func TestClear(t *testing.T) {
 // PR-04: PREEMPT of a key, of the holder, of all registrants with key 0, and of an unknown key.
 func TestPreempt(t *testing.T) {
 	for _, c := range []struct {
-		name         string
-		kind         reservationKind // A's reservation; 0: none
-		key          uint64          // preempted by B
-		want         string
-		keys         []uint64 // left
-		holder       uint64   // left; 0: no reservation, or all registrants
-		attA, attC   string
-		as           reservationKind // of the PREEMPT
-		typeNow      reservationKind
-		abortA, gone bool
+		name       string
+		kind       reservationKind // A's reservation; 0: none
+		key        uint64          // preempted by B
+		want       string
+		keys       []uint64 // left
+		holder     uint64   // left; 0: no reservation, or all registrants
+		attA, attC string
+		as         reservationKind // of the PREEMPT
+		typeNow    reservationKind
+		abortA     bool
 	}{
 		{name: "a registration", key: keyC, want: "good", keys: []uint64{keyA, keyB}, attC: "2a/05", as: 0xf},
 		{name: "a registration beside a reservation", kind: 1, key: keyC, want: "good", keys: []uint64{keyA, keyB}, holder: keyA, attC: "2a/05", as: 0xf, typeNow: 1},
@@ -562,7 +562,7 @@ func TestEveryChangeIsSaved(t *testing.T) {
 
 // A change that cannot be made durable does not happen; until it is, nobody sees it.
 func TestAPTPLIsAnsweredWhenDurable(t *testing.T) {
-	k := &keeper{err: nil}
+	k := &keeper{}
 	a := kept(t, k)
 	b := a.peer(portB, 1)
 	require.Equal(t, "good", a.out(prRegister, 0, list(0, keyA, prAPTPL)))
