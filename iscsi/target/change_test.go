@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// replace puts another disk at unit 1's place while commands of the old one may still run. gone is closed
-// when none does any more.
-func (b *bench) replace() (disk backstore.Store, gone chan struct{}) {
+// replace puts a disk at unit 1's place while commands of the old one may still run. gone is closed when none
+// does any more.
+func (b *bench) replace(disk backstore.Store) (gone chan struct{}) {
 	b.t.Helper()
 	old := b.device.LU(1)
 	gone = make(chan struct{})
@@ -23,12 +23,18 @@ func (b *bench) replace() (disk backstore.Store, gone chan struct{}) {
 		assert.NoError(b.t, b.device.Remove(1))
 	}()
 	require.Eventually(b.t, func() bool { return b.device.LU(1) != old }, testTimeout, time.Millisecond)
-	disk, err := backstore.Open("ram", backstore.Options{"size": "8MiB"})
+	_, err := b.device.Add(1, disk, scsi.LUConfig{ID: "another"})
 	require.NoError(b.t, err)
-	b.t.Cleanup(func() { assert.NoError(b.t, disk.Close()) })
-	_, err = b.device.Add(1, disk, scsi.LUConfig{ID: "another"})
-	require.NoError(b.t, err)
-	return disk, gone
+	return gone
+}
+
+// ramDisk is a store that is closed after the bench.
+func ramDisk(t *testing.T) backstore.Store {
+	t.Helper()
+	s, err := backstore.Open("ram", backstore.Options{"size": "8MiB"})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
 }
 
 // empty reports whether the first blocks of a store are zeros.
@@ -49,6 +55,7 @@ func empty(t *testing.T, s backstore.Store) bool {
 func TestReplacedDiskIsNeverTouchedByCommandsForTheOldOne(t *testing.T) {
 	for _, st := range tmStates {
 		t.Run(st.name, func(t *testing.T) {
+			disk := ramDisk(t)
 			b := newBench(t, benchConfig{})
 			c := b.login(tcpTraits, "InitialR2T=No")
 			c.clearUA(0, 1)
@@ -60,7 +67,7 @@ func TestReplacedDiskIsNeverTouchedByCommandsForTheOldOne(t *testing.T) {
 			} else {
 				c.ping()
 			}
-			disk, gone := b.replace()
+			gone := b.replace(disk)
 			for _, want := range []senseCode{0x06_29_00, 0x06_3f_03, 0x06_3f_0e} {
 				d.checkCondition(d.writes(1, 0, pattern(512, 7)), want)
 			}
@@ -112,6 +119,7 @@ func TestReplacedDiskIsNeverTouchedByCommandsForTheOldOne(t *testing.T) {
 // TestHangingDiskDoesNotSlowItsSuccessor: the workers that stand in the store of a removed unit are not counted
 // against the one that has its number.
 func TestHangingDiskDoesNotSlowItsSuccessor(t *testing.T) {
+	next := &backstoretest.Gate{Store: ramDisk(t)}
 	b := newBench(t, benchConfig{chunks: 1024, config: Config{Workers: 4}})
 	c := b.login(tcpTraits)
 	c.clearUA(0, 1)
@@ -120,18 +128,7 @@ func TestHangingDiskDoesNotSlowItsSuccessor(t *testing.T) {
 		c.read(1, 0, 1)
 	}
 	b.slow.Held(t, 2)
-	old := b.device.LU(1)
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		assert.NoError(t, b.device.Remove(1))
-	}()
-	require.Eventually(t, func() bool { return b.device.LU(1) != old }, testTimeout, time.Millisecond)
-	ram, err := backstore.Open("ram", backstore.Options{"size": "8MiB"})
-	require.NoError(t, err)
-	next := &backstoretest.Gate{Store: ram}
-	_, err = b.device.Add(1, next, scsi.LUConfig{ID: "next"})
-	require.NoError(t, err)
+	gone := b.replace(next)
 	for range 3 {
 		c.response(c.read(1, 0, 1)) // unit attentions
 	}
