@@ -39,17 +39,10 @@ func (d *Device) Sees(n *Nexus, lun uint64) bool {
 	return d.find(n, lun) != nil
 }
 
-// The commands that a nexus may use that is allowed only to read, although they conflict with a reservation
-// against writes: they write what somebody else has written.
-const (
-	opSynchronizeCache10 = 0x35
-	opSynchronizeCache16 = 0x91
-)
-
 // forbids reports whether a nexus that may only read may not use a command: what conflicts with a
-// reservation against writes (the access column) changes the unit for others.
+// reservation against writes (the access column) changes the unit for others, unless its row says otherwise.
 func (m *mask) forbids(op *operation, cdb []byte) bool {
-	return m.readOnly && op.access.of(cdb) == accessWrite && op.opcode != opSynchronizeCache10 && op.opcode != opSynchronizeCache16
+	return m.readOnly && op.flags&forReaders == 0 && op.access.of(cdb) == accessWrite
 }
 
 // deviceSpecific is the DEVICE-SPECIFIC PARAMETER of MODE SENSE (SBC-3, 6.4.1) as the nexus sees it.

@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -91,7 +92,7 @@ func TestReadOnlyNexus(t *testing.T) {
 			cdb[1] = byte(op.action)
 		}
 		cdb = cdb[:len(op.usage)]
-		if op.access.of(cdb) != accessWrite || op.opcode == opSynchronizeCache10 || op.opcode == opSynchronizeCache16 {
+		if op.access.of(cdb) != accessWrite || strings.HasPrefix(op.name, "SYNCHRONIZE CACHE") {
 			continue
 		}
 		res := r.run(0, cdb, 0, make([]byte, 512))

@@ -74,6 +74,9 @@ const (
 	inStandby
 	inUnavailable
 	inTransition
+	// forReaders: for a nexus that may only read too, although it conflicts with a reservation against writes. It writes
+	// what somebody else has written.
+	forReaders
 
 	inAnyState = inStandby | inUnavailable | inTransition
 )

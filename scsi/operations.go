@@ -97,7 +97,7 @@ var operations = [...]operation{
 	{
 		name: "SYNCHRONIZE CACHE(10)", opcode: 0x35, action: noAction,
 		usage: "\x35\x02\xff\xff\xff\xff\x00\xff\xff\x00", ignored: "\x05\x00\x00\x00\x00\xff",
-		access: accessWrite, flags: needsMedium | usesStore,
+		access: accessWrite, flags: needsMedium | usesStore | forReaders,
 		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
 	},
 	{
@@ -292,7 +292,7 @@ var operations = [...]operation{
 		name: "SYNCHRONIZE CACHE(16)", opcode: 0x91, action: noAction,
 		usage:   "\x91\x02\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00",
 		ignored: "\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff",
-		access:  accessWrite, flags: needsMedium | usesStore,
+		access:  accessWrite, flags: needsMedium | usesStore | forReaders,
 		prepare: prepareSynchronizeCache, execute: executeSynchronizeCache,
 	},
 	{
