@@ -39,7 +39,7 @@ type PatternStore struct {
 	seed   uint64
 	count  bool // wrong sectors are counted and dropped; else the write fails
 	closed atomic.Bool
-	work   sync.Pool // *patternWork
+	work   freeList[patternWork]
 
 	mu    sync.Mutex
 	runs  runs
@@ -77,9 +77,8 @@ func checkGeneration(v string) error {
 }
 
 func openPattern(s settings) (Store, error) {
-	p := &PatternStore{size: s.size("size"), seed: s.number("seed"), count: s["wrong"] == "count"}
+	p := &PatternStore{size: s.size("size"), seed: s.number("seed"), count: s["wrong"] == "count", work: newFreeList[patternWork]()}
 	p.runs.base = s.number("generation")
-	p.work.New = func() any { return new(patternWork) }
 	return p, nil
 }
 
@@ -95,8 +94,8 @@ func (p *PatternStore) ReadAt(bufs [][]byte, off int64) error {
 	if err := p.usable(off, total(bufs)); err != nil {
 		return requestError("pattern store", "read", bufs, off, err)
 	}
-	w := p.work.Get().(*patternWork)
-	defer p.work.Put(w)
+	w := p.work.get()
+	defer p.work.put(w)
 	var g uint64
 	until := int64(-1) // the first sector whose generation is not known to be g
 	for _, b := range bufs {
@@ -137,12 +136,12 @@ func (p *PatternStore) WriteAt(bufs [][]byte, off int64, _ bool) error {
 	n := total(bufs)
 	err := p.changeable(off, n)
 	if err == nil {
-		w := p.work.Get().(*patternWork)
+		w := p.work.get()
 		if err = p.check(w, bufs, off/MinBlock, (off+n)/MinBlock); err == nil {
 			err = p.take(w.written)
 		}
 		if cap(w.written) <= keptRuns {
-			p.work.Put(w)
+			p.work.put(w)
 		}
 	}
 	if err != nil {
