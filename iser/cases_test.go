@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -14,51 +13,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
-	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/fabric"
-	"github.com/goiser/goiser/scsi"
 )
 
 // Field reports of docs/cases.md over iSER, with both engines, on the in-process fabric.
 
-const casePortal = "10.0.0.1:3260"
-
-// serveCase serves a RAM disk through p and returns what is to be called before the fabric is looked at.
-func serveCase(t *testing.T, p rdma.Provider, tc iser.TargetConfig, c target.Config) (stop func()) {
-	t.Helper()
-	pool, err := arena.New(256 * arena.ChunkSize)
-	require.NoError(t, err)
-	ram, err := backstore.Open("ram", backstore.Options{"size": fmt.Sprint(diskSize)})
-	require.NoError(t, err)
-	dev := scsi.NewDevice(scsi.DeviceConfig{Name: diskName})
-	_, err = dev.Add(0, ram, scsi.LUConfig{ID: "case"})
-	require.NoError(t, err)
-	c.Pool = pool
-	s := target.New(c)
-	_, err = s.AddTarget(target.TargetConfig{Name: diskName, Device: dev, Negotiate: iscsi.DefaultConfig()})
-	require.NoError(t, err)
-	l, err := iser.Listen(p, netip.MustParseAddrPort(casePortal), tc)
-	require.NoError(t, err)
-	require.NoError(t, s.Serve(l, target.PortalConfig{}))
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		require.NoError(t, s.Shutdown(ctx))
-		assert.Equal(t, pool.Chunks(), pool.Free(), "chunks lost")
-		require.NoError(t, pool.Close())
-		require.NoError(t, ram.Close())
-	}
-}
-
 func openCase(ctx context.Context, p rdma.Provider, o initiator.Options) (*initiator.Session, *initiator.Disk, error) {
 	d := &iser.Dialer{Provider: p, Config: iser.InitiatorConfig{PoolBytes: 1 << 20}}
-	s, err := initiator.Open(ctx, d, casePortal, diskName, o)
+	s, err := initiator.Open(ctx, d, diskPortal, diskName, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,7 +84,7 @@ func TestCaseRD02(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	f := fabric.New(fabric.Options{TwoDevices: true})
-	stop := serveCase(t, f, iser.TargetConfig{Window: 8}, target.Config{MaxSessions: 2 * atOnce, MaxLogins: 2 * atOnce})
+	stop := serve(t, f, iser.TargetConfig{Window: 8}, target.Config{MaxSessions: 2 * atOnce, MaxLogins: 2 * atOnce}, iscsi.DefaultConfig())
 	once := func(i int) error {
 		s, d, err := openCase(ctx, f, initiator.Options{QueueDepth: 4})
 		if err != nil {
@@ -149,7 +116,7 @@ func TestCaseRD02FullDevice(t *testing.T) {
 	f := fabric.New(fabric.Options{TwoDevices: true})
 	full := &fullDevice{Provider: f}
 	full.left.Store(room)
-	stop := serveCase(t, full, iser.TargetConfig{Window: 8}, target.Config{})
+	stop := serve(t, full, iser.TargetConfig{Window: 8}, target.Config{}, iscsi.DefaultConfig())
 	var open []*initiator.Session
 	for range room {
 		s, d, err := openCase(ctx, f, initiator.Options{})
@@ -180,9 +147,9 @@ func TestCasePF01(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	f := fabric.New(fabric.Options{TwoDevices: true})
-	stop := serveCase(t, f, iser.TargetConfig{}, target.Config{})
+	stop := serve(t, f, iser.TargetConfig{}, target.Config{}, iscsi.DefaultConfig())
 	d := &iser.Dialer{Provider: f, Config: iser.InitiatorConfig{PoolBytes: 4 << 20}} // fewer than there are reads
-	s, err := initiator.Open(ctx, d, casePortal, diskName, initiator.Options{QueueDepth: 256})
+	s, err := initiator.Open(ctx, d, diskPortal, diskName, initiator.Options{QueueDepth: 256})
 	require.NoError(t, err)
 	disk, err := s.Disk(ctx, 0)
 	require.NoError(t, err)
