@@ -153,7 +153,7 @@ func (s *Session) begin(ctx context.Context, r *request, tokens chan struct{}) e
 		select {
 		case tokens <- struct{}{}:
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-s.done:
 			return &lostError{s.err, true}
 		}

@@ -192,6 +192,10 @@ func TestWaitingForATokenEndsWithTheContext(t *testing.T) {
 		defer stop()
 		_, err := s.Do(ctx, Command{CDB: make([]byte, 6)})
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		ctx, stop = context.WithTimeoutCause(t.Context(), time.Second, errDead)
+		defer stop()
+		_, err = s.Do(ctx, Command{CDB: make([]byte, 6)})
+		assert.ErrorIs(t, err, errDead, "and says why")
 		require.NoError(t, s.Close())
 	})
 }
