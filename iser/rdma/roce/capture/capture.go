@@ -55,7 +55,7 @@ type Capture struct {
 
 	mu       sync.Mutex // guards what follows; held for as long as copying a run of packets takes
 	buf      []byte     // whole blocks that wait to be written; its capacity is the bound
-	spare    []byte     // what the next buf will be; nil while it is being written
+	spare    []byte     // what the next buf will be; without meaning while the writer has it
 	index    map[netip.Addr]*iface
 	ifaces   []*iface
 	waiting  uint64 // packets in buf
