@@ -234,7 +234,7 @@ func (c *Connection) Disk(ctx context.Context, lun iscsi.LUN) (*Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lun %s: identify: %w", lun, err)
 	}
-	d.c, d.renewing, d.flushing = c, make(chan struct{}, 1), make(chan struct{}, 1)
+	d.s, d.c, d.renewing, d.flushing = nil, c, make(chan struct{}, 1), make(chan struct{}, 1)
 	d.live.Store(s)
 	c.mu.Lock()
 	defer c.mu.Unlock()
