@@ -12,5 +12,6 @@
 // There is no authentication in RoCE: who can send packets from a peer's address, and guesses queue pair and sequence
 // numbers, can write to what that peer may write to. Use it on networks that are trusted.
 //
-// Package wire has the packets, rc the queue pairs, cm the connections, link the sockets and a simulated network.
+// Package wire has the packets, rc the queue pairs, cm the connections, link the sockets and a simulated network, capture
+// the files that packets are written to.
 package roce
