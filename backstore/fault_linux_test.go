@@ -102,8 +102,8 @@ func TestFailedFlushIsRemembered(t *testing.T) {
 func TestFailedForcedWriteIsRemembered(t *testing.T) {
 	for _, opts := range [][]string{{"sync", "flush"}, {"sync", "fua"}, {"sync", "dsync"}, {"direct", "yes"}} {
 		t.Run(opts[1], func(t *testing.T) {
-			if opts[0] == "direct" && !directHere(t) {
-				t.Skip("temporary files cannot be opened for direct I/O here")
+			if opts[0] == "direct" {
+				needDirect(t)
 			}
 			s := faulty(t, opts...)
 			s.sys.fdatasync = func(int) error { return unix.EIO }
@@ -122,13 +122,14 @@ func TestFailedForcedWriteIsRemembered(t *testing.T) {
 	}
 }
 
-func directHere(t *testing.T) bool {
+// needDirect skips where the file system of temporary files has no direct I/O.
+func needDirect(t *testing.T) {
 	s, err := Open("file", Options{"path": filepath.Join(t.TempDir(), "d.img"), "size": "1MiB", "direct": "yes"})
 	if err != nil {
-		return false
+		require.ErrorContains(t, err, "set direct=no")
+		t.Skipf("temporary files cannot be opened for direct I/O here: %v", err)
 	}
 	require.NoError(t, s.Close())
-	return true
 }
 
 func TestFullDiskIsNotRemembered(t *testing.T) {
@@ -251,9 +252,7 @@ func TestManyBuffers(t *testing.T) {
 
 // TestPartialBlocksAreKept writes a few bytes with direct I/O: their neighbours in the block stay.
 func TestPartialBlocksAreKept(t *testing.T) {
-	if !directHere(t) {
-		t.Skip("temporary files cannot be opened for direct I/O here")
-	}
+	needDirect(t)
 	s := faulty(t, "direct", "yes")
 	s.direct.block = 4096 // whatever the disk has
 	want := bytes.Repeat([]byte{7}, 3*bounceSize)

@@ -104,9 +104,7 @@ func TestZeroErrors(t *testing.T) {
 // TestHolesWaitForPartialBlocks: a direct write of part of a block writes the rest of it back, and no hole
 // may come to be there meanwhile.
 func TestHolesWaitForPartialBlocks(t *testing.T) {
-	if !directHere(t) {
-		t.Skip("temporary files cannot be opened for direct I/O here")
-	}
+	needDirect(t)
 	s := faulty(t, "direct", "yes")
 	asked := 0
 	s.sys.fallocate = func(fd int, mode uint32, off, n int64) error {
@@ -151,9 +149,7 @@ func TestFailedResizeChangesNothing(t *testing.T) {
 
 // TestSizesThatDirectIOCannotHave are refused by Resize as by Open.
 func TestSizesThatDirectIOCannotHave(t *testing.T) {
-	if !directHere(t) {
-		t.Skip("temporary files cannot be opened for direct I/O here")
-	}
+	needDirect(t)
 	s := faulty(t, "direct", "yes")
 	s.direct.block = 4096
 	require.ErrorContains(t, s.Resize(1<<20+512), "direct I/O needs a multiple of 4096 bytes")
