@@ -154,6 +154,7 @@ func TestPingsGoOnWhenThePeerReadsAgain(t *testing.T) {
 			assert.Len(t, r.recv(&p), 65536)
 			require.Equal(t, i, p.ITT)
 		}
+		synctest.Wait() // the last write has returned, and the end is met by a read
 		_ = far.Close()
 		require.ErrorIs(t, <-ended, io.EOF)
 	})
