@@ -103,6 +103,10 @@ type Transfer struct {
 	// In and Out are the caller's buffers, at the initiator only: read data is placed in In, write data
 	// taken from Out. Each totals at most EDTL bytes.
 	In, Out [][]byte
+	// InPlace, at the initiator: In or Out is one buffer, as long as EDTL, within memory given to
+	// Registrar.Register. It may be used without a copy, until EventReleased or Close: Detach must not be
+	// called.
+	InPlace bool
 
 	// DM is the datamover's own state of the transfer; the engine leaves it alone.
 	DM TransferState
@@ -211,6 +215,18 @@ type InitiatorDatamover interface {
 	// Forget ends a task that will get no response (aborted): EventReleased follows as soon as no memory
 	// is in use.
 	Forget(t *Transfer)
+}
+
+// A Registrar is an InitiatorDatamover that can move data to and from its callers' memory without a copy. The
+// connection's loop calls it.
+type Registrar interface {
+	// Register makes mem, which is not of Go's heap and stays mapped until Unregister or Close, usable for
+	// Transfer.InPlace. Memory that overlaps other such memory is an error. One that wraps errors.ErrUnsupported
+	// says that the device has no keys that end with one command: the peer could reach the memory of a command that
+	// was given up for ever.
+	Register(mem []byte) error
+	// Unregister ends that. No transfer may use mem; what was not registered is ignored.
+	Unregister(mem []byte) error
 }
 
 // A Listener accepts connections of one transport for a target.

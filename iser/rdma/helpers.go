@@ -41,3 +41,7 @@ func (a Access) Check() error {
 	}
 	return nil
 }
+
+// NextKey is the key that a window gets by the next bind: its low 8 bits are the consumer's, and count (IBTA,
+// 10.6.3.3; ibv_inc_rkey).
+func NextKey(key uint32) uint32 { return key&^0xff | uint32(uint8(key)+1) }

@@ -159,9 +159,10 @@ type MemoryRegion interface {
 }
 
 // A Window is a key over part of a region that can be invalidated, locally or by the peer, and bound
-// again (IBTA type 2 memory window). Each bind gives a new key.
+// again (IBTA type 2 memory window). Each bind gives a new key: NextKey of the one before, so that who stages a
+// bind can name its key in what is posted with it.
 type Window interface {
-	// RKey is the key of the last OpBindWindow posted.
+	// RKey is the key of the last OpBindWindow posted; before the first, one that is never valid.
 	RKey() uint32
 	Close() error
 }

@@ -261,8 +261,7 @@ func (w *window) Close() error {
 
 // postKey is the key that the next bind gets: the changing part moves on with each bind posted.
 func (w *window) postKey() uint32 {
-	k := w.posted.Load()
-	k = k&^0xff | uint32(uint8(k)+1)
+	k := rdma.NextKey(w.posted.Load())
 	w.posted.Store(k)
 	return k
 }

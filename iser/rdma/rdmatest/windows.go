@@ -115,7 +115,9 @@ func (s *suite) windowKeys(t *testing.T) {
 	w := window(t, b)
 	seen := map[uint32]bool{b.MR.RKey(): true, b.MR.LKey(): true}
 	for range 20 {
+		next := rdma.NextKey(w.RKey())
 		key := bind(b, w, remoteRights)
+		require.Equal(t, next, key)
 		require.False(t, seen[key], "key %#x again", key)
 		seen[key] = true
 		localInvalidate(b, key)

@@ -51,8 +51,7 @@ func (w *window) Close() error {
 
 // postKey is the key of the next bind: the changing part moves on with each one posted.
 func (w *window) postKey() uint32 {
-	k := w.posted.Load()
-	k = k&^(1<<variantBits-1) | uint32(uint8(k)+1)
+	k := rdma.NextKey(w.posted.Load())
 	w.posted.Store(k)
 	return k
 }
