@@ -35,6 +35,7 @@ var allowed = map[string][]string{
 	"conf":                    {"iscsi", "iscsi/chap", "scsi", "backstore"},
 	"cmd/trace":               {"*"},
 	"cmd/statedir":            {},
+	"cmd/admin":               {},
 	"cmd/packets":             {"*"},
 	"cmd/dissect":             {"*"},
 	"iser/rdma/roce":          {"iser/rdma", "iser/rdma/roce/wire", "iser/rdma/roce/cm", "iser/rdma/roce/rc", "iser/rdma/roce/link"},

@@ -26,9 +26,12 @@ func (r *reader) auth(to **chap.Credentials) func(ast.Node, string) {
 			return
 		}
 		c := &chap.Credentials{}
+		var files SecretFiles
 		before := len(r.errs)
-		r.identity(n, path, &c.User, &c.Secret,
-			field{"mutual", func(n ast.Node, path string) { r.identity(n, path, &c.MutualUser, &c.MutualSecret) }},
+		r.identity(n, path, &c.User, &c.Secret, &files.Secret,
+			field{"mutual", func(n ast.Node, path string) {
+				r.identity(n, path, &c.MutualUser, &c.MutualSecret, &files.Mutual)
+			}},
 			field{"algorithms", func(n ast.Node, path string) {
 				r.items(n, path, func(n ast.Node, path string) {
 					name, _ := r.scalar(n)
@@ -43,12 +46,20 @@ func (r *reader) auth(to **chap.Credentials) func(ast.Node, string) {
 		if err := c.Check(); err != nil && len(r.errs) == before {
 			r.failf(n.GetToken(), path, "%w; want {user: NAME, secret_file: PATH}", err)
 		}
-		*to = c
+		if *to = c; files != (SecretFiles{}) {
+			if r.files == nil {
+				r.files = map[*chap.Credentials]SecretFiles{}
+			}
+			r.files[c] = files
+		}
 	}
 }
 
-// identity reads a name and its secret, from the file or from a file of its own.
-func (r *reader) identity(n ast.Node, path string, user *string, secret *chap.Secret, more ...field) {
+// SecretFiles are the paths of the files with the secrets of credentials; empty: the secret is in none.
+type SecretFiles struct{ Secret, Mutual string }
+
+// identity reads a name and its secret, from the file or from a file of its own, whose path becomes *file.
+func (r *reader) identity(n ast.Node, path string, user *string, secret *chap.Secret, file *string, more ...field) {
 	r.fields(n, path, append([]field{
 		{"user", r.text(user)},
 		{"secret", func(n ast.Node, path string) {
@@ -74,6 +85,7 @@ func (r *reader) identity(n ast.Node, path string, user *string, secret *chap.Se
 			if warning != "" {
 				r.warnings = append(r.warnings, warning)
 			}
+			*file = name
 			r.setSecret(n, path, secret, text)
 		}},
 	}, more...)...)

@@ -61,9 +61,6 @@ func (k *checker) config(c *Config) {
 	for _, b := range c.Backstores {
 		k.backstore(b, stores)
 	}
-	if len(c.Targets) == 0 {
-		k.failf("targets", "missing: name at least one, as `targets: {\"iqn.2026-01.example:disk1\": {luns: {0: vm1}}}`")
-	}
 	k.wraps(c)
 	names := map[iscsi.Name]bool{}
 	for i := range c.Targets {
@@ -156,9 +153,6 @@ func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string
 	if len(t.Alias) > maxAliasBytes {
 		k.failf(path+"/alias", "%d bytes; at most %d", len(t.Alias), maxAliasBytes)
 	}
-	if len(t.LUNs) == 0 && (t.Redirect == nil || len(t.Redirect.Groups) > 0) {
-		k.failf(path, "no logical units; give luns: {0: STORE}")
-	}
 	numbers := map[int]bool{}
 	for _, l := range t.LUNs {
 		k.lun(fmt.Sprintf("%s/luns/%d", path, l.Number), l, numbers, stores)
@@ -174,6 +168,20 @@ func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string
 	if first && most && n.FirstBurstLength > n.MaxBurstLength {
 		k.failf(path+"/first_burst", "%d is more than max_burst, which is %d", n.FirstBurstLength, n.MaxBurstLength)
 	}
+}
+
+// gaps are warnings about what is not there. It may come while the daemon runs.
+func (c *Config) gaps() (list []string) {
+	if len(c.Targets) == 0 {
+		list = append(list, "no targets; add one, as `targets: {\"iqn.2026-01.example:disk1\": {luns: {0: vm1}}}`")
+	}
+	for i := range c.Targets {
+		t := &c.Targets[i]
+		if len(t.LUNs) == 0 && (t.Redirect == nil || len(t.Redirect.Groups) > 0) {
+			list = append(list, fmt.Sprintf("target %s: no logical units; add one, as `luns: {0: STORE}`", t.Name))
+		}
+	}
+	return list
 }
 
 func (k *checker) lun(path string, l LUN, numbers map[int]bool, stores map[string]bool) {

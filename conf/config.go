@@ -47,13 +47,19 @@ type Config struct {
 	Insecure bool
 	// StateDir is the directory of what must survive a crash: persistent reservations with APTPL. Empty:
 	// nothing does.
-	StateDir   string
-	Discovery  Discovery
-	ISNS       ISNS
-	Portals    []Portal
-	Backstores []Backstore
-	Targets    []Target
-	Limits     Limits
+	StateDir string
+	// Auth is what initiators have to prove wherever nothing else is said; the Auth of each place has it already.
+	// nil: nothing.
+	Auth *chap.Credentials
+	// SecretFiles says of credentials which files their secrets were read from; those that are not in it stand in
+	// the configuration itself.
+	SecretFiles map[*chap.Credentials]SecretFiles
+	Discovery   Discovery
+	ISNS        ISNS
+	Portals     []Portal
+	Backstores  []Backstore
+	Targets     []Target
+	Limits      Limits
 	// Warnings are what works but is better mended, for the log.
 	Warnings []string
 }
@@ -88,9 +94,11 @@ type Backstore struct {
 
 // A Target is one iSCSI target.
 type Target struct {
-	Name  iscsi.Name
-	Alias string
-	LUNs  []LUN
+	Name iscsi.Name
+	// Disabled: nobody can log in or see it; its stores are open all the same.
+	Disabled bool
+	Alias    string
+	LUNs     []LUN
 	// Allow lists the initiators that may log in beside those with an entry in Initiators; if both are empty: any.
 	// AllowFrom lists the networks from which; empty: any.
 	Allow      []iscsi.Name

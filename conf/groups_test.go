@@ -55,7 +55,6 @@ func TestMistakesInGroupsAndRedirect(t *testing.T) {
 		with("redirect: {to: \"a:1,2:3\"}"):                "is no place to go",
 		with("redirect: {to: \"a,b:1\"}"):                  "redirect/to: \"a,b:1\" is no place to go",
 		with("redirect: {permanent: yes}"):                 "redirect/to: \"\" is no place to go",
-		head + "targets:\n  iqn.2026-01.example:a: {redirect: {to: \"h:1\", groups: [1]}}\n": "no logical units",
 	} {
 		_, err := conf.Parse("x.yaml", []byte(text))
 		assert.ErrorContains(t, err, want, text)

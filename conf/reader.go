@@ -9,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/iscsi/chap"
 )
 
 // A reader walks the tree of a document and collects what has the wrong shape.
@@ -17,6 +18,7 @@ type reader struct {
 	lines    []string                // without secrets
 	at       map[string]*token.Token // where each setting stands, by its path
 	inline   bool                    // a secret stands in the document
+	files    map[*chap.Credentials]SecretFiles
 	warnings []string
 	errs     Errors
 }

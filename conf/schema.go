@@ -8,19 +8,17 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/iscsi"
-	"github.com/goiser/goiser/iscsi/chap"
 )
 
 // config reads the whole document: the schema.
 func (r *reader) config(n ast.Node) *Config {
 	c := Default()
 	c.Version = 0
-	var all *chap.Credentials
 	r.fields(n, "",
 		field{"version", r.number(&c.Version)},
 		field{"insecure", r.flag(func(v bool) { c.Insecure = v })},
 		field{"state_dir", r.text(&c.StateDir)},
-		field{"auth", r.auth(&all)},
+		field{"auth", r.auth(&c.Auth)},
 		field{"discovery", func(n ast.Node, path string) {
 			r.fields(n, path,
 				field{"enabled", r.flag(func(v bool) { c.Discovery.Disabled = !v })},
@@ -44,7 +42,8 @@ func (r *reader) config(n ast.Node) *Config {
 		}},
 		field{"limits", func(n ast.Node, path string) { r.limits(n, path, &c.Limits) }},
 	)
-	r.inherit(c, all)
+	r.inherit(c, c.Auth)
+	c.SecretFiles = r.files
 	c.Warnings = r.warnings
 	if r.at["version"] == nil {
 		r.failf(n.GetToken(), "version", "missing; a configuration begins with `version: %d`", Version)
@@ -114,6 +113,7 @@ func (r *reader) target(p pair) Target {
 		return func(v int64) { *to = uint32(min(v, math.MaxUint32)) } // too much either way
 	}
 	r.fields(p.value, p.path,
+		field{"enabled", r.flag(func(v bool) { t.Disabled = !v })},
 		field{"alias", r.text(&t.Alias)},
 		field{"luns", func(n ast.Node, path string) {
 			for _, l := range r.pairs(n, path) {

@@ -40,6 +40,9 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(shown)) }
 // MarshalText implements encoding.TextMarshaler, for JSON and loggers.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(shown), nil }
 
+// Reveal is the secret's text, for a file of secrets that is written. It must get nowhere else.
+func (s Secret) Reveal() string { return s.text }
+
 // IsZero reports whether there is no secret.
 func (s Secret) IsZero() bool { return s.text == "" }
 
