@@ -11,7 +11,8 @@ func TestWarmBatchDoesNotAllocate(t *testing.T) {
 	ft := newFakeTarget(good)
 	s := openFake(t, ft, Options{PingInterval: -1})
 	ft.keep = true
-	d := &Disk{s: s, blocks: 1 << 20, blockSize: 512, piece: maxPiece}
+	d := &Disk{s: s, blockSize: 512, piece: maxPiece}
+	d.blocks.Store(1 << 20)
 	b, err := d.Batch(16)
 	require.NoError(t, err)
 	p, done := make([]byte, 4096), make([]Completion, 16)

@@ -35,7 +35,7 @@ func credentials(t testing.TB, user, mutual string, algorithms ...chap.Algorithm
 func TestCHAP(t *testing.T) {
 	strict := fabric.New(fabric.Options{RNRFatal: true})
 	list := networks()[:1]
-	list = append(list, network{"iser", &iser.Dialer{Provider: strict}, func() (iscsi.Listener, error) {
+	list = append(list, network{"iser", &iser.Dialer{Provider: strict}, func(int) (iscsi.Listener, error) {
 		return iser.Listen(strict, netip.MustParseAddrPort("127.0.0.1:3260"), iser.TargetConfig{})
 	}, 0})
 	for _, n := range list {
@@ -52,7 +52,7 @@ func checkCHAP(t *testing.T, n network) {
 		Negotiate: iscsi.DefaultConfig(), Auth: credentials(t, "host", "disk"),
 	})
 	require.NoError(t, err)
-	l, err := n.listen()
+	l, err := n.listen(0)
 	require.NoError(t, err)
 	require.NoError(t, s.Serve(l, target.PortalConfig{}))
 	t.Cleanup(func() {

@@ -2,7 +2,6 @@ package initiator
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -34,11 +33,13 @@ const (
 type Disk struct {
 	s         *Session
 	lun       iscsi.LUN
-	blocks    uint64
+	blocks    atomic.Uint64 // see follow
 	blockSize int
 	piece     int // bytes of the longest READ or WRITE
 	readOnly  bool
+	fua       bool // the unit knows FUA (DPOFUA; SBC-3, 6.4.1)
 	limits    limits
+	misfit    atomic.Pointer[error] // why no block can be addressed any more
 
 	// Of disks of a Connection; s is nil then.
 	c        *Connection // nil: none
@@ -72,8 +73,8 @@ func (s *Session) Disk(ctx context.Context, lun iscsi.LUN) (*Disk, error) {
 	return d, nil
 }
 
-// SizeBytes is the capacity, bytes.
-func (d *Disk) SizeBytes() int64 { return int64(d.blocks) * int64(d.blockSize) }
+// SizeBytes is the capacity, bytes. It follows the unit when that tells of a change, see ErrCapacityChanged.
+func (d *Disk) SizeBytes() int64 { return int64(d.blocks.Load()) * int64(d.blockSize) }
 
 // BlockSize is the logical block size, bytes.
 func (d *Disk) BlockSize() int { return d.blockSize }
@@ -84,7 +85,7 @@ func (d *Disk) ReadOnly() bool { return d.readOnly }
 // ready waits until the unit is ready.
 func (d *Disk) ready(ctx context.Context) error {
 	for tries := 0; ; tries++ {
-		_, err := d.s.attentive(ctx, d.lun, make([]byte, 6), 0) // TEST UNIT READY is all zeroes
+		_, err := d.s.attentive(ctx, d.lun, nil, make([]byte, 6), 0) // TEST UNIT READY is all zeroes
 		var st *StatusError
 		becoming := errors.As(err, &st) && st.Key == keyNotReady && st.ASC == 0x04 && st.ASCQ == 0x01
 		if !becoming || tries == maxNotReady {
@@ -96,53 +97,30 @@ func (d *Disk) ready(ctx context.Context) error {
 	}
 }
 
-// readCapacity asks READ CAPACITY (16), or (10) of units that do not know it.
+// readCapacity finds out how large the unit is.
 func (d *Disk) readCapacity(ctx context.Context) error {
-	cdb := make([]byte, 16)
-	cdb[0], cdb[1], cdb[13] = opServiceActionIn16, actionReadCapacity16, 32
-	b, err := d.s.attentive(ctx, d.lun, cdb, 32)
-	if isIllegalRequest(err) {
-		return d.readCapacity10(ctx)
-	}
+	blocks, blockSize, err := d.s.capacity(ctx, d.lun, nil)
 	if err != nil {
 		return err
 	}
-	if len(b) < 12 {
-		return violation("READ CAPACITY (16) answered with %d bytes", len(b))
-	}
-	return d.setCapacity(binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]))
-}
-
-func (d *Disk) readCapacity10(ctx context.Context) error {
-	b, err := d.s.attentive(ctx, d.lun, []byte{opReadCapacity10, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 8)
-	if err != nil {
-		return err
-	}
-	if len(b) < 8 {
-		return violation("READ CAPACITY (10) answered with %d bytes", len(b))
-	}
-	return d.setCapacity(uint64(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:]))
-}
-
-func (d *Disk) setCapacity(last uint64, blockSize uint32) error {
-	if blockSize == 0 || blockSize > maxBlockSize || last >= (1<<63-1)/uint64(blockSize) {
-		return violation("a capacity of %d+1 blocks of %d bytes", last, blockSize)
-	}
-	d.blocks, d.blockSize = last+1, int(blockSize)
+	d.blocks.Store(blocks)
+	d.blockSize = blockSize
 	d.piece = max(maxPiece/d.blockSize, 1) * d.blockSize
 	return nil
 }
 
-// readProtection reads the WP bit (SPC-4, 7.5.6; SBC-3, 6.4.1). A unit without mode pages can be written.
+// readProtection reads the WP and DPOFUA bits (SPC-4, 7.5.6; SBC-3, 6.4.1). A unit without mode pages can be written.
 func (d *Disk) readProtection(ctx context.Context) error {
-	b, err := d.s.attentive(ctx, d.lun, []byte{opModeSense6, 0, 0x3f, 0, 4, 0}, 4)
+	b, err := d.s.attentive(ctx, d.lun, nil, []byte{opModeSense6, 0, 0x3f, 0, 4, 0}, 4)
 	if isStatus(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	d.readOnly = len(b) >= 3 && b[2]&0x80 != 0
+	if len(b) >= 3 {
+		d.readOnly, d.fua = b[2]&0x80 != 0, b[2]&0x10 != 0
+	}
 	return nil
 }
 
@@ -159,21 +137,27 @@ func isIllegalRequest(err error) bool {
 
 // attentive is query, again after each unit attention and, slower, after each BUSY, up to a bound: such
 // commands were not executed (SAM-5, 5.3.1 and 5.14).
-func (s *Session) attentive(ctx context.Context, lun iscsi.LUN, cdb []byte, room int) ([]byte, error) {
+func (s *Session) attentive(ctx context.Context, lun iscsi.LUN, by attendant, cdb []byte, room int) ([]byte, error) {
 	var again retry
 	for {
 		b, err := s.query(ctx, lun, cdb, room)
-		if !again.after(ctx, s, lun, err) {
+		if !again.after(ctx, s, lun, by, err) {
 			return b, err
 		}
 	}
 }
 
+// An attendant acts on a unit attention that a command of its own has met on s, before the command is sent again. nil does
+// nothing.
+type attendant interface {
+	noticed(ctx context.Context, s *Session, what *StatusError)
+}
+
 // A retry counts the times that a command has been refused without having been executed.
 type retry struct{ attentions, busy int }
 
-// after reports whether a command that ended with err is to be sent again.
-func (r *retry) after(ctx context.Context, s *Session, lun iscsi.LUN, err error) bool {
+// after reports whether a command that ended with err on s is to be sent again.
+func (r *retry) after(ctx context.Context, s *Session, lun iscsi.LUN, by attendant, err error) bool {
 	if err == nil {
 		return false
 	}
@@ -185,6 +169,9 @@ func (r *retry) after(ctx context.Context, s *Session, lun iscsi.LUN, err error)
 	case st.Status == statusCheckCondition && st.Key == keyUnitAttention && r.attentions < maxAttentions:
 		r.attentions++
 		s.log.WithFields(logrus.Fields{"lun": lun, "err": err}).Info("unit attention")
+		if by != nil {
+			by.noticed(ctx, s, st)
+		}
 		if s.attention != nil {
 			s.attention(lun, st)
 		}
@@ -199,12 +186,26 @@ func (r *retry) after(ctx context.Context, s *Session, lun iscsi.LUN, err error)
 // ReadAt reads whole blocks: off and len(p) are multiples of BlockSize. Requests longer than the target
 // takes are split and run side by side. Errors are *StatusError or of the session.
 func (d *Disk) ReadAt(ctx context.Context, p []byte, off int64) error {
-	return d.transfer(ctx, p, off, false)
+	return d.transfer(ctx, piece{p: p, off: off})
 }
 
 // WriteAt writes whole blocks, as ReadAt reads them.
 func (d *Disk) WriteAt(ctx context.Context, p []byte, off int64) error {
-	return d.alone(ctx, off, int64(len(p)), func() error { return d.transfer(ctx, p, off, true) })
+	return d.alone(ctx, off, int64(len(p)), func() error { return d.transfer(ctx, piece{p: p, off: off, write: true}) })
+}
+
+// WriteStable is WriteAt with the blocks on stable storage when it returns: by the FUA bit (SBC-3, 5.37), or by a Flush
+// of the unit that follows where it does not know FUA.
+func (d *Disk) WriteStable(ctx context.Context, p []byte, off int64) error {
+	if !d.fua {
+		if err := d.WriteAt(ctx, p, off); err != nil {
+			return err
+		}
+		return d.Flush(ctx)
+	}
+	return d.alone(ctx, off, int64(len(p)), func() error {
+		return d.transfer(ctx, piece{p: p, off: off, write: true, fua: true})
+	})
 }
 
 // A piece is one READ or WRITE of a transfer in flight.
@@ -214,11 +215,14 @@ type piece struct {
 	p       []byte
 	off     int64
 	write   bool
+	fua     bool
 	again   retry
 	unknown bool // an earlier session may have written it
 }
 
-func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) error {
+// transfer does all of what, in pieces.
+func (d *Disk) transfer(ctx context.Context, what piece) error {
+	p, off := what.p, what.off
 	if err := d.checkRange(int64(len(p)), off); err != nil {
 		return fmt.Errorf("lun %s: %w", d.lun, err)
 	}
@@ -231,7 +235,7 @@ func (d *Disk) transfer(ctx context.Context, p []byte, off int64, write bool) er
 		if len(p) > 0 && first == nil && started-ended < maxPieces {
 			n := min(len(p), d.piece)
 			q := &ring[started%maxPieces]
-			*q = piece{p: p[:n], off: off, write: write}
+			*q = piece{p: p[:n], off: off, write: what.write, fua: what.fua}
 			p, off = p[n:], off+int64(n)
 			if err := d.start(ctx, q); err != nil {
 				first = d.failed(q, err)
@@ -259,7 +263,9 @@ func (d *Disk) failed(q *piece, err error) error {
 
 func (d *Disk) checkRange(n, off int64) error {
 	bs := int64(d.blockSize)
-	switch {
+	switch misfit := d.misfit.Load(); {
+	case misfit != nil:
+		return *misfit
 	case n < 0 || off < 0 || off%bs != 0 || n%bs != 0:
 		return fmt.Errorf("%d bytes at %d are not whole blocks of %d", n, off, bs)
 	case off > d.SizeBytes() || n > d.SizeBytes()-off:
@@ -275,7 +281,11 @@ func (d *Disk) command(q *piece, b *[16]byte) (c Command, cdb []byte) {
 		c.In, c.Out = nil, q.p
 	}
 	bs := d.blockSize
-	return c, readWriteCDB(b, q.write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))
+	cdb = readWriteCDB(b, q.write, uint64(q.off)/uint64(bs), uint32(len(q.p)/bs))
+	if q.fua {
+		cdb[1] |= fuaBit
+	}
+	return c, cdb
 }
 
 // start sends q, on the session that there is.
@@ -325,11 +335,11 @@ func (d *Disk) outcome(ctx context.Context, q *piece, res *Result, err error) (r
 	}
 	switch {
 	case err == nil:
-		if q.write {
+		if q.write && !q.fua {
 			d.acknowledged(q.s.number)
 		}
 		return false, nil
-	case q.again.after(ctx, q.s, d.lun, err):
+	case q.again.after(ctx, q.s, d.lun, d, err):
 		return true, nil
 	}
 	err = d.afterLoss(ctx, q, err)
@@ -358,6 +368,16 @@ func judge(res *Result, n int, write bool) error {
 		return fmt.Errorf("%d of %d bytes came: %w", res.Received, n, io.ErrUnexpectedEOF)
 	}
 	return nil
+}
+
+// TaskManagement is as Session.TaskManagement, for the unit and on the session that there is. A single command is aborted
+// by its context: ABORT TASK is sent for it.
+func (d *Disk) TaskManagement(ctx context.Context, f iscsi.TMFunction) (iscsi.TMResponse, error) {
+	s, err := d.use(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("lun %s: %s: %w", d.lun, f, err)
+	}
+	return s.TaskManagement(ctx, f, d.lun)
 }
 
 // Flush sends SYNCHRONIZE CACHE for the whole unit. ErrCacheDoubtful: see Connection.

@@ -23,6 +23,7 @@ type fakeUnit struct {
 	limit     uint32 // MAXIMUM TRANSFER LENGTH; 0: no page
 	only10    bool   // READ CAPACITY (16) is not known
 	protected bool
+	dpofua    bool
 	script    []unitAnswer // taken before anything else
 	cdbs      [][]byte
 	short     int // bytes that reads and writes leave out
@@ -63,7 +64,10 @@ func (u *fakeUnit) execute(cdb []byte, in, out []byte) (uint8, []byte, int) {
 		return statusGood, nil, copy(in, page)
 	case opModeSense6:
 		if u.protected {
-			in[2] = 0x80
+			in[2] |= 0x80
+		}
+		if u.dpofua {
+			in[2] |= 0x10
 		}
 	case opRead10, opRead16, opWrite10, opWrite16:
 		return statusGood, nil, len(in) + len(out) - u.short
@@ -107,9 +111,9 @@ func TestUnitAttentionsAreEvents(t *testing.T) {
 	defer s.Close()
 	d, err := s.Disk(t.Context(), iscsi.LUNFromNumber(3))
 	require.NoError(t, err)
-	u.script = []unitAnswer{attention(0x2a, 9), attention(0x2a, 6), {statusBusy, nil}}
+	u.script = []unitAnswer{attention(0x2a, 6), attention(0x2a, 9), {statusBusy, nil}}
 	require.NoError(t, d.ReadAt(t.Context(), make([]byte, 512), 0))
-	assert.Equal(t, []string{"3 29/00", "3 2a/09", "3 2a/06"}, met)
+	assert.Equal(t, []string{"3 29/00", "3 2a/06", "3 2a/09"}, met)
 }
 
 func TestDiskDoesNotRetryForEver(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"math/rand"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,7 +38,7 @@ const (
 type network struct {
 	name   string
 	dial   initiator.Transport
-	listen func() (iscsi.Listener, error)
+	listen func(portal int) (iscsi.Listener, error)
 	// abort is how many bytes commands may have that are aborted by the hundred: iser keeps the memory of
 	// each one out of use for the rest of the connection.
 	abort int
@@ -47,9 +48,9 @@ type network struct {
 func networks() []network {
 	f := fabric.New(fabric.Options{})
 	return []network{
-		{"tcp", &tcp.Dialer{}, func() (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }, 256 << 10},
-		{"iser", &iser.Dialer{Provider: f}, func() (iscsi.Listener, error) {
-			return iser.Listen(f, netip.MustParseAddrPort("127.0.0.1:3260"), iser.TargetConfig{})
+		{"tcp", &tcp.Dialer{}, func(int) (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }, 256 << 10},
+		{"iser", &iser.Dialer{Provider: f}, func(portal int) (iscsi.Listener, error) {
+			return iser.Listen(f, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + portal)}), 3260), iser.TargetConfig{})
 		}, 32 << 10},
 	}
 }
@@ -64,22 +65,42 @@ func onEach(t *testing.T, run func(t *testing.T, n network)) {
 // serve runs a target with a RAM disk as LUN 0 and returns its address.
 func (n network) serve(t testing.TB, more ...string) string {
 	t.Helper()
+	return n.site(t, []uint16{1}, more...).addresses[0]
+}
+
+// A site is a target with a RAM disk as LUN 0.
+type site struct {
+	addresses []string // of its portals
+	device    *scsi.Device
+	unit      *scsi.LogicalUnit
+}
+
+// site runs a target with a portal in each of the portal groups.
+func (n network) site(t testing.TB, groups []uint16, more ...string) *site {
+	t.Helper()
 	pool, err := arena.New(64 * arena.ChunkSize)
 	require.NoError(t, err)
 	s := target.New(target.Config{Pool: pool})
 	ram, err := backstore.Open("ram", backstore.Options{"size": fmt.Sprint(diskSize)})
 	require.NoError(t, err)
 	require.NoError(t, s.RegisterMemory(ram.(backstore.Mapper).Memory()))
-	dev := scsi.NewDevice(scsi.DeviceConfig{Name: diskName})
-	_, err = dev.Add(0, ram, scsi.LUConfig{ID: "e2e"})
+	known := []scsi.PortGroup{}
+	for _, g := range slices.Compact(slices.Clone(groups)) {
+		known = append(known, scsi.PortGroup{ID: g})
+	}
+	p := &site{device: scsi.NewDevice(scsi.DeviceConfig{Name: diskName, PortGroups: known})}
+	p.unit, err = p.device.Add(0, ram, scsi.LUConfig{ID: "e2e"})
 	require.NoError(t, err)
 	for _, name := range append([]string{diskName}, more...) {
-		_, err = s.AddTarget(target.TargetConfig{Name: iscsi.Name(name), Device: dev, Negotiate: iscsi.DefaultConfig()})
+		_, err = s.AddTarget(target.TargetConfig{Name: iscsi.Name(name), Device: p.device, Negotiate: iscsi.DefaultConfig()})
 		require.NoError(t, err)
 	}
-	l, err := n.listen()
-	require.NoError(t, err)
-	require.NoError(t, s.Serve(l, target.PortalConfig{}))
+	for i, g := range groups {
+		l, err := n.listen(i)
+		require.NoError(t, err)
+		require.NoError(t, s.Serve(l, target.PortalConfig{Tag: g}))
+		p.addresses = append(p.addresses, l.Addr().String())
+	}
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 		defer stop()
@@ -88,7 +109,7 @@ func (n network) serve(t testing.TB, more ...string) string {
 		assert.NoError(t, pool.Close())
 		assert.NoError(t, ram.Close())
 	})
-	return l.Addr().String()
+	return p
 }
 
 func options(t testing.TB) initiator.Options {

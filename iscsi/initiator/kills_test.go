@@ -128,8 +128,8 @@ func TestNothingAcknowledgedIsLostWhenConnectionsAreCut(t *testing.T) {
 func checkCuts(t *testing.T, n network) {
 	k := &knife{rng: rand.New(rand.NewSource(*killsSeed)), most: 300}
 	listen := n.listen
-	n.listen = func() (iscsi.Listener, error) {
-		l, err := listen()
+	n.listen = func(portal int) (iscsi.Listener, error) {
+		l, err := listen(portal)
 		return cutListener{l, k}, err
 	}
 	address := n.serve(t)

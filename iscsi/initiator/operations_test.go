@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -175,5 +176,56 @@ func TestPersistentReservations(t *testing.T) {
 		keys, _, err = b.ReadKeys(ctx)
 		require.NoError(t, err)
 		assert.Empty(t, keys)
+	})
+}
+
+// TestADiskGrowsAndShrinks is against our target, which says so with the next command.
+func TestADiskGrowsAndShrinks(t *testing.T) {
+	onEach(t, func(t *testing.T, n network) {
+		ctx := t.Context()
+		site := n.site(t, []uint16{1})
+		var told []int64
+		var d *initiator.Disk
+		o := options(t)
+		o.Attention = func(_ iscsi.LUN, what *initiator.StatusError) {
+			if errors.Is(what, initiator.ErrCapacityChanged) {
+				told = append(told, d.SizeBytes())
+			}
+		}
+		d = n.disk(t, site.addresses[0], o)
+		p, q := bytes.Repeat([]byte{7}, 4096), make([]byte, 4096)
+		for _, size := range []int64{2 * diskSize, diskSize, diskSize + 8192} {
+			require.NoError(t, site.unit.Resize(ctx, size, true))
+			require.NoError(t, d.Flush(ctx))
+			require.Equal(t, size, d.SizeBytes())
+			require.NoError(t, d.WriteStable(ctx, p, size-4096))
+			require.NoError(t, d.ReadAt(ctx, q, size-4096))
+			assert.True(t, bytes.Equal(p, q))
+			assert.Error(t, d.ReadAt(ctx, q, size))
+		}
+		assert.Equal(t, []int64{2 * diskSize, diskSize, diskSize + 8192}, told)
+		require.NoError(t, site.unit.Resize(ctx, diskSize, true))
+		require.NoError(t, d.Refresh(ctx), "takes the unit attention on its way")
+		assert.Equal(t, int64(diskSize), d.SizeBytes())
+	})
+}
+
+// TestTaskManagementFunctions: each is answered, and the session and the disk go on.
+func TestTaskManagementFunctions(t *testing.T) {
+	onEach(t, func(t *testing.T, n network) {
+		ctx := t.Context()
+		d := n.disk(t, n.serve(t), options(t))
+		for f, want := range map[iscsi.TMFunction]iscsi.TMResponse{
+			iscsi.TMAbortTaskSet: iscsi.TMComplete, iscsi.TMClearTaskSet: iscsi.TMComplete,
+			iscsi.TMLogicalUnitReset: iscsi.TMComplete, iscsi.TMTargetWarmReset: iscsi.TMComplete,
+			iscsi.TMQueryTaskSet: iscsi.TMNotSupported, // which needs iSCSIProtocolLevel 2 (RFC 7144)
+		} {
+			got, err := d.TaskManagement(ctx, f)
+			require.NoError(t, err, f)
+			assert.Equal(t, want, got, f)
+			require.NoError(t, d.WriteAt(ctx, make([]byte, 512), 0), f)
+		}
+		_, err := d.TaskManagement(ctx, iscsi.TMAbortTask)
+		assert.ErrorContains(t, err, "not for callers")
 	})
 }

@@ -49,8 +49,9 @@ type Options struct {
 	// target must prove itself too: one that does not is left, with an error that wraps ErrAuth. nil: nothing.
 	CHAP *chap.Credentials
 	// Attention, if not nil, is told of each unit attention that a Disk's command has met, before the command is sent
-	// again: what has changed (SAM-5, 5.14), for example 2A/09 for the capacity. It is called by the goroutine of that
-	// command, which waits for it, by several at a time. Session.Do returns unit attentions to its caller instead.
+	// again: what has changed (SAM-5, 5.14). errors.Is finds ErrCapacityChanged, ErrLUNsChanged and ErrAccessChanged. It
+	// is called by the goroutine of that command, which waits for it, by several at a time. Session.Do returns unit
+	// attentions to its caller instead.
 	Attention func(lun iscsi.LUN, what *StatusError)
 	// Log gets one line an event; nil discards.
 	Log logrus.FieldLogger

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-
-	"github.com/goiser/goiser/iscsi"
 )
 
 // Operation codes of what is not READ or WRITE (SBC-3).
@@ -62,15 +60,15 @@ func (d *Disk) unmapOne(ctx context.Context, lba uint64, blocks uint32) error {
 	return d.order(ctx, replayExclusive, []byte{opUnmap, 0, 0, 0, 0, 0, 0, 0, 24, 0}, list)
 }
 
-// order is attentive for commands that have data for the unit, or none.
-func (s *Session) order(ctx context.Context, lun iscsi.LUN, cdb, out []byte) error {
+// order is attentive for commands of a disk that have data for the unit, or none.
+func (s *Session) order(ctx context.Context, d *Disk, cdb, out []byte) error {
 	var again retry
 	for {
-		res, err := s.Do(ctx, Command{LUN: lun, CDB: cdb, Out: out})
+		res, err := s.Do(ctx, Command{LUN: d.lun, CDB: cdb, Out: out})
 		if err == nil {
 			err = judge(&res, len(out), true)
 		}
-		if !again.after(ctx, s, lun, err) {
+		if !again.after(ctx, s, d.lun, d, err) {
 			return err
 		}
 	}
@@ -126,7 +124,7 @@ func (d *Disk) writeAll(ctx context.Context, zeros []byte, lba, blocks uint64) e
 	bs := int64(d.blockSize)
 	for off, left := int64(lba)*bs, int64(blocks)*bs; left > 0; {
 		n := min(left, int64(len(zeros)))
-		if err := d.transfer(ctx, zeros[:n], off, true); err != nil {
+		if err := d.transfer(ctx, piece{p: zeros[:n], off: off, write: true}); err != nil {
 			return err
 		}
 		off, left = off+n, left-n

@@ -72,10 +72,11 @@ func (d *Disk) recognise(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	if len(id) == 0 || !bytes.Equal(id, d.identity) || now.blockSize != d.blockSize || now.blocks < d.blocks {
+	if len(id) == 0 || !bytes.Equal(id, d.identity) || now.blockSize != d.blockSize || now.blocks.Load() < d.blocks.Load() {
 		return fmt.Errorf("lun %s: %d blocks of %d bytes, designators %x, were %d of %d, %x: %w",
-			d.lun, now.blocks, now.blockSize, id, d.blocks, d.blockSize, d.identity, ErrOtherUnit)
+			d.lun, now.blocks.Load(), now.blockSize, id, d.blocks.Load(), d.blockSize, d.identity, ErrOtherUnit)
 	}
+	d.blocks.Store(now.blocks.Load()) // it may have grown
 	return nil
 }
 
@@ -134,7 +135,7 @@ func doubted(unknown bool, err error) error {
 
 // order runs a command with data for the unit, or none.
 func (d *Disk) order(ctx context.Context, r replayRule, cdb, out []byte) error {
-	return d.run(ctx, r, func(s *Session) error { return s.order(ctx, d.lun, cdb, out) })
+	return d.run(ctx, r, func(s *Session) error { return s.order(ctx, d, cdb, out) })
 }
 
 // acknowledged notes that a write has succeeded on the session with this number.
@@ -155,7 +156,7 @@ func (d *Disk) acknowledged(number uint64) {
 func (d *Disk) flush(ctx context.Context) error {
 	cdb := []byte{opSynchronizeCache10, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	if d.c == nil {
-		return d.s.order(ctx, d.lun, cdb, nil)
+		return d.s.order(ctx, d, cdb, nil)
 	}
 	select {
 	case d.flushing <- struct{}{}:
@@ -165,7 +166,7 @@ func (d *Disk) flush(ctx context.Context) error {
 	}
 	oldest := d.dirty.Swap(0)
 	var on *Session
-	err := d.run(ctx, replayAlways, func(s *Session) error { on = s; return s.order(ctx, d.lun, cdb, nil) })
+	err := d.run(ctx, replayAlways, func(s *Session) error { on = s; return s.order(ctx, d, cdb, nil) })
 	if err != nil {
 		if oldest != 0 {
 			d.acknowledged(oldest) // still to be flushed
@@ -227,7 +228,7 @@ func (s *Session) identity(ctx context.Context, lun iscsi.LUN) ([]byte, error) {
 // volatileCache reads WCE of the Caching mode page (SBC-3, 6.4.5). A unit that does not tell may have a cache.
 func (s *Session) volatileCache(ctx context.Context, lun iscsi.LUN) (bool, error) {
 	const room = 4 + 2 + 18
-	b, err := s.attentive(ctx, lun, []byte{opModeSense6, 0x08, 0x08, 0, room, 0}, room) // DBD: no block descriptor
+	b, err := s.attentive(ctx, lun, nil, []byte{opModeSense6, 0x08, 0x08, 0, room, 0}, room) // DBD: no block descriptor
 	if isStatus(err) {
 		return true, nil
 	}

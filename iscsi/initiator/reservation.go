@@ -55,11 +55,6 @@ type Reservation struct {
 // reservation requests with the wrong key (SAM-5, 5.3.1).
 var ErrReservationConflict = errors.New("reservation conflict")
 
-// Is has errors.Is find ErrReservationConflict.
-func (e *StatusError) Is(target error) bool {
-	return target == ErrReservationConflict && e.Status == statusReservationConflict
-}
-
 // Register changes our registration from key old (0: none) to key (0: no registration any more). With persist the unit
 // keeps all registrations and the reservation over a loss of power (APTPL).
 //
@@ -160,7 +155,7 @@ func (d *Disk) persistentIn(ctx context.Context, action byte, room int) ([]byte,
 	binary.BigEndian.PutUint16(cdb[7:], uint16(room))
 	var b []byte
 	err := d.run(ctx, replayAlways, func(s *Session) (err error) {
-		b, err = s.attentive(ctx, d.lun, cdb, room)
+		b, err = s.attentive(ctx, d.lun, d, cdb, room)
 		return err
 	})
 	if err == nil && len(b) < 8 {

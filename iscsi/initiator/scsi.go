@@ -23,6 +23,8 @@ const (
 	opReportLUNs         = 0xa0
 
 	actionReadCapacity16 = 0x10
+
+	fuaBit = 0x08 // in byte 1 of WRITE (SBC-3, 5.37)
 )
 
 const (
@@ -70,7 +72,7 @@ func (s *Session) LUNs(ctx context.Context) ([]iscsi.LUN, error) {
 		cdb := make([]byte, 12)
 		cdb[0] = opReportLUNs
 		binary.BigEndian.PutUint32(cdb[6:], uint32(room))
-		b, err := s.attentive(ctx, 0, cdb, room)
+		b, err := s.attentive(ctx, 0, nil, cdb, room)
 		if err != nil {
 			return nil, err
 		}

@@ -224,7 +224,8 @@ func TestWarmIODoesNotAllocate(t *testing.T) {
 	ft := newFakeTarget(good)
 	s := openFake(t, ft, Options{PingInterval: -1})
 	ft.keep = true
-	d := &Disk{s: s, blocks: 1 << 20, blockSize: 512, piece: maxPiece}
+	d := &Disk{s: s, blockSize: 512, piece: maxPiece}
+	d.blocks.Store(1 << 20)
 	p := make([]byte, 3*maxPiece)
 	ctx := context.Background()
 	for name, io := range map[string]func() error{
@@ -248,7 +249,8 @@ func BenchmarkSession(b *testing.B) {
 	require.NoError(b, err)
 	defer s.Close()
 	ft.keep = true
-	d := &Disk{s: s, blocks: 1 << 20, blockSize: 512, piece: maxPiece}
+	d := &Disk{s: s, blockSize: 512, piece: maxPiece}
+	d.blocks.Store(1 << 20)
 	b.Run("one caller", func(b *testing.B) {
 		p := make([]byte, 4096)
 		b.ReportAllocs()
