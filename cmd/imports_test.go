@@ -47,6 +47,7 @@ var allowed = map[string][]string{
 	"backstore/stamp":         {},
 	"cmd/iser":                {"*"},
 	"cmd/iser/verify":         {"backstore/stamp"},
+	"cmd/iser/bench":          {"backstore/stamp", "iscsi/initiator"},
 	"cmd/iserd":               {"*"},
 	"cmd":                     {},
 	"iser/rdma/rdmatest":      {"iser/rdma"},

@@ -2,251 +2,270 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/dustin/go-humanize"
 	"github.com/goiser/goiser/backstore"
-	"github.com/goiser/goiser/cmd/iser/verify"
+	"github.com/goiser/goiser/cmd/iser/bench"
+	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/spf13/cobra"
 )
 
-// A benchPlan is what to measure.
-type benchPlan struct {
-	readPercent int
-	random      bool
-	bs          int // bytes
-	depth       int // requests in flight
-	time, ramp  time.Duration
+// benchFlags are the flags of iser bench as typed.
+type benchFlags struct {
+	rw, bs, offset, size string
+	depth, jobs, rounds  int
+	time, ramp           time.Duration
+	destructive, verify  bool
+	compare, hist, svg   string
 }
 
+const benchHelp = `Keeps --depth requests of each of --jobs sessions under way for a time, and prints rates and latency percentiles.
+Patterns are those of fio: read, write (sequential), randread, randwrite, and rw=N (random, N percent reads). --bs is one
+size, or a range: any multiple of its first size up to its second. A latency is from when a request is made until its end
+is known; slat is the part of it in which requests are handed over, clat the rest.
+
+Writing overwrites the disk: --destructive says that this is meant. --verify has all writes carry their address, a seed
+and a checksum, checks what is read of that, and reads all of it back at the end; that costs processor time.
+
+--compare measures a second disk in the same run, in turn (A B A B ...), --time for each in --rounds turns, and prints
+the first one's figures divided by the second one's: the median of the rounds, and between what they lay.
+
+-o json, --hist (an HdrHistogram percentile file) and --svg are described in docs/IOBENCH.md.
+`
+
 func (a *app) benchCmd() *cobra.Command {
-	var rw, bs string
-	var destructive bool
-	p := benchPlan{}
+	var f benchFlags
 	c := &cobra.Command{
 		Use:   "bench URL",
 		Short: "Measure throughput and latency",
-		Long: `Runs reads, writes or a mix for a time and prints rates and latency percentiles. Patterns are those of fio:
-read, write (sequential), randread, randwrite, and rw=N (random, N percent reads). Writing overwrites the
-disk: --destructive says that this is meant.
-` + urlHelp,
-		Example: "  iser bench iser://10.0.0.1 --rw randread --bs 4k --depth 32 --time 10s",
-		Args:    exactArgs(1, "one URL"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := p.parse(rw, bs); err != nil {
-				return usage(err)
-			}
-			if p.readPercent < 100 && !destructive {
-				return usage(fmt.Errorf("--rw %s overwrites the disk; say --destructive", rw))
-			}
-			s, d, err := a.disk(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			if d.SizeBytes() < int64(p.bs) || p.bs%d.BlockSize() != 0 {
-				return usage(fmt.Errorf("--bs %d: want a multiple of %d bytes up to the disk's size", p.bs, d.BlockSize()))
-			}
-			return a.bench(cmd.Context(), dial.Redact(args[0]), rw, d, p)
-		},
+		Long:  benchHelp + urlHelp,
+		Example: "  iser bench iser://10.0.0.1 --rw randread --bs 4k --depth 32 --time 10s\n" +
+			"  iser bench iser://10.0.0.1 --rw rw=70 --bs 4k-64k --jobs 4 --destructive --svg run.svg --hist run.hgrm\n" +
+			"  iser bench iser://10.0.0.1 --compare iscsi://10.0.0.1 --bs 4k --depth 1",
+		Args: exactArgs(1, "one URL"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.bench(cmd.Context(), args[0], &f) },
 	}
-	f := c.Flags()
-	f.StringVar(&rw, "rw", "randread", "read, write, randread, randwrite or rw=PERCENT")
-	f.StringVar(&bs, "bs", "4KiB", "request size")
-	f.IntVar(&p.depth, "depth", 32, "requests in flight")
-	f.DurationVar(&p.time, "time", 10*time.Second, "how long to measure")
-	f.DurationVar(&p.ramp, "ramp", time.Second, "how long to run before measuring")
-	f.BoolVar(&destructive, "destructive", false, "allow writes")
+	fl := c.Flags()
+	fl.StringVar(&f.rw, "rw", "randread", "read, write, randread, randwrite or rw=PERCENT")
+	fl.StringVar(&f.bs, "bs", "4KiB", "request size, or a range of sizes as 4k-64k")
+	fl.IntVar(&f.depth, "depth", 32, "requests in flight, for each job")
+	fl.IntVar(&f.jobs, "jobs", 1, "sessions that work at once")
+	fl.DurationVar(&f.time, "time", 10*time.Second, "how long to measure")
+	fl.DurationVar(&f.ramp, "ramp", time.Second, "how long to run before measuring")
+	fl.StringVar(&f.offset, "offset", "0", "where the part of the disk begins that is used")
+	fl.StringVar(&f.size, "size", "", "how much of the disk is used (default: to its end)")
+	fl.BoolVar(&f.destructive, "destructive", false, "allow writes")
+	fl.BoolVar(&f.verify, "verify", false, "check what is written, while measuring and at the end")
+	fl.StringVar(&f.compare, "compare", "", "measure this `URL` too, in turn, and print the ratio")
+	fl.IntVar(&f.rounds, "rounds", 5, "with --compare: turns of each")
+	fl.StringVar(&f.hist, "hist", "", "write the latency distribution to this `FILE`")
+	fl.StringVar(&f.svg, "svg", "", "draw throughput and latency over time in this `FILE`")
 	return c
 }
 
-func (p *benchPlan) parse(rw, bs string) error {
-	n, err := backstore.ParseSize(bs)
-	if err != nil || n < 512 || n > verify.MaxRequest {
-		return fmt.Errorf("--bs %q: want 512 bytes to %s", bs, humanize.IBytes(verify.MaxRequest))
+// plan reads the flags; what depends on the disk is checked later.
+func (f *benchFlags) plan() (bench.Plan, error) {
+	p := bench.Plan{Depth: f.depth, Time: f.time, Ramp: f.ramp, Verify: f.verify, Seed: uint64(time.Now().UnixNano())}
+	var err error
+	if p.ReadPercent, p.Random, err = parsePattern(f.rw); err != nil {
+		return p, err
 	}
-	p.bs = int(n)
-	if p.depth < 1 || p.depth > verify.MaxDepth {
-		return fmt.Errorf("--depth %d: want 1 to %d", p.depth, verify.MaxDepth)
+	if p.ReadPercent < 100 && !f.destructive {
+		return p, fmt.Errorf("--rw %s overwrites the disk; say --destructive", f.rw)
 	}
+	if p.Verify && p.ReadPercent == 100 {
+		return p, fmt.Errorf("--verify with --rw %s: nothing is written that could be checked; `iser verify --check-only` checks what is there", f.rw)
+	}
+	if p.MinBytes, p.MaxBytes, err = parseSizes(f.bs); err != nil {
+		return p, err
+	}
+	if p.OffsetBytes, err = backstore.ParseSize(f.offset); err != nil {
+		return p, fmt.Errorf("--offset: %w", err)
+	}
+	if f.size != "" {
+		if p.SizeBytes, err = backstore.ParseSize(f.size); err != nil {
+			return p, fmt.Errorf("--size: %w", err)
+		}
+		if p.SizeBytes <= 0 {
+			return p, fmt.Errorf("--size %s: want more than nothing", f.size)
+		}
+	}
+	if f.compare != "" {
+		if f.rounds < 1 || f.rounds > maxRounds {
+			return p, fmt.Errorf("--rounds %d: want 1 to %d", f.rounds, maxRounds)
+		}
+		p.Time /= time.Duration(f.rounds)
+	}
+	return p, nil
+}
+
+// parsePattern reads --rw.
+func parsePattern(rw string) (readPercent int, random bool, err error) {
 	switch rw {
 	case "read", "randread":
-		p.readPercent = 100
+		return 100, rw == "randread", nil
 	case "write", "randwrite":
-		p.readPercent = 0
-	default:
-		s, ok := strings.CutPrefix(rw, "rw=")
-		n, err := strconv.Atoi(s)
-		if !ok || err != nil || n < 0 || n > 100 {
-			return fmt.Errorf("--rw %q: want read, write, randread, randwrite or rw=0 to rw=100", rw)
-		}
-		p.readPercent = n
+		return 0, rw == "randwrite", nil
 	}
-	p.random = rw != "read" && rw != "write"
-	return nil
-}
-
-// A benchSide is the result of one direction. Latencies are in microseconds.
-type benchSide struct {
-	IOs       int64   `json:"ios"`
-	IOPS      float64 `json:"iops"`
-	BytesPerS float64 `json:"bytes_per_second"`
-	Min       float64 `json:"lat_us_min"`
-	P50       float64 `json:"lat_us_p50"`
-	P90       float64 `json:"lat_us_p90"`
-	P99       float64 `json:"lat_us_p99"`
-	P999      float64 `json:"lat_us_p999"`
-	Max       float64 `json:"lat_us_max"`
-	Mean      float64 `json:"lat_us_mean"`
-}
-
-// Latencies are kept in microseconds from 1 to a minute, to 3 digits.
-const maxLatencyMicros = 60_000_000
-
-func newHist() *hdrhistogram.Histogram { return hdrhistogram.New(1, maxLatencyMicros, 3) }
-
-// A bencher is a run in progress.
-type bencher struct {
-	disk  blockDevice
-	plan  benchPlan
-	next  atomic.Int64 // sequential position, in requests
-	bytes atomic.Int64
-	from  time.Time // start of measuring
-	until time.Time
-
-	mu          sync.Mutex
-	read, write *hdrhistogram.Histogram
-}
-
-func (a *app) bench(ctx context.Context, url, rw string, d blockDevice, p benchPlan) error {
-	now := time.Now()
-	b := &bencher{disk: d, plan: p, from: now.Add(p.ramp), until: now.Add(p.ramp + p.time), read: newHist(), write: newHist()}
-	bar := a.progress(fmt.Sprintf("%s %s depth %d", rw, humanize.IBytes(uint64(p.bs)), p.depth), 0)
-	stop := make(chan struct{})
-	var live sync.WaitGroup
-	live.Go(func() {
-		tick := time.NewTicker(progressInterval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				bar.update(b.bytes.Load())
-			case <-stop:
-				return
-			}
-		}
-	})
-	err := b.run(ctx)
-	close(stop)
-	live.Wait()
-	bar.finish()
-	if err != nil {
-		return fmt.Errorf("bench %s: %w", url, err)
+	s, ok := strings.CutPrefix(rw, "rw=")
+	n, err := strconv.Atoi(s)
+	if !ok || err != nil || n < 0 || n > 100 {
+		return 0, false, fmt.Errorf("--rw %q: want read, write, randread, randwrite or rw=0 to rw=100 (percent of reads)", rw)
 	}
-	return a.printBench(url, rw, p, b)
+	return n, true, nil
 }
 
-func (b *bencher) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
-	for i := range b.plan.depth {
-		wg.Go(func() {
-			if err := b.worker(ctx, uint64(i)); err != nil {
-				cancel(err)
-			}
-		})
+// parseSizes reads --bs: SIZE or SIZE-SIZE.
+func parseSizes(bs string) (low, high int, err error) {
+	from, to, ranged := strings.Cut(bs, "-")
+	if !ranged {
+		to = from
 	}
-	wg.Wait()
-	return context.Cause(ctx)
+	a, err := backstore.ParseSize(from)
+	if err == nil {
+		var b int64
+		if b, err = backstore.ParseSize(to); err == nil && a >= backstore.MinBlock && a <= b && b <= bench.MaxRequest && b%a == 0 {
+			return int(a), int(b), nil
+		}
+	}
+	return 0, 0, fmt.Errorf("--bs %q: want 512 bytes to %s, or a range of which the second size is a multiple of the first",
+		bs, humanize.IBytes(bench.MaxRequest))
 }
 
-func (b *bencher) worker(ctx context.Context, id uint64) error {
-	rng := rand.New(rand.NewPCG(1, id))
-	buf := make([]byte, b.plan.bs)
-	for i := range buf {
-		buf[i] = byte(rng.Uint32())
+// A benched is one target of a run.
+type benched struct {
+	url      string // that can be shown
+	sessions []*initiator.Session
+	run      *bench.Run
+}
+
+func (b *benched) Close() error {
+	if b.run != nil {
+		b.run.Close()
 	}
-	read, write := newHist(), newHist()
-	for ctx.Err() == nil {
-		start := time.Now()
-		if start.After(b.until) {
-			break
-		}
-		isRead := b.plan.readPercent == 100 || rng.IntN(100) < b.plan.readPercent
-		var err error
-		if off := b.offset(rng); isRead {
-			err = b.disk.ReadAt(ctx, buf, off)
-		} else {
-			err = b.disk.WriteAt(ctx, buf, off)
-		}
+	var errs []error
+	for _, s := range b.sessions {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// openBench logs in once for each job.
+func (a *app) openBench(ctx context.Context, url string, f *benchFlags, p bench.Plan) (*benched, error) {
+	if f.jobs < 1 || f.jobs > bench.MaxJobs {
+		return nil, usage(fmt.Errorf("--jobs %d: want 1 to %d", f.jobs, bench.MaxJobs))
+	}
+	if f.depth < 1 || f.depth > bench.MaxDepth {
+		return nil, usage(fmt.Errorf("--depth %d: want 1 to %d", f.depth, bench.MaxDepth))
+	}
+	a.depth = f.depth
+	b := &benched{url: dial.Redact(url)}
+	var disks []bench.Disk
+	for range f.jobs {
+		s, d, err := a.disk(ctx, url)
 		if err != nil {
-			return err
+			return nil, errors.Join(err, b.Close())
 		}
-		b.bytes.Add(int64(b.plan.bs))
-		if start.Before(b.from) {
-			continue
-		}
-		h := write
-		if isRead {
-			h = read
-		}
-		us := min(max(time.Since(start).Microseconds(), 1), maxLatencyMicros)
-		if err := h.RecordValue(us); err != nil {
-			return err
-		}
+		b.sessions = append(b.sessions, s)
+		disks = append(disks, benchDisk(d))
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.read.Merge(read)
-	b.write.Merge(write)
-	return nil
+	err := p.Check(f.jobs, &disks[0])
+	if err == nil {
+		b.run, err = bench.New(disks, p, cpuTime)
+	}
+	if err != nil {
+		return nil, errors.Join(usage(fmt.Errorf("bench %s: %w", b.url, err)), b.Close())
+	}
+	return b, nil
 }
 
-func (b *bencher) offset(rng *rand.Rand) int64 {
-	n := b.disk.SizeBytes() / int64(b.plan.bs)
-	if b.plan.random {
-		return rng.Int64N(n) * int64(b.plan.bs)
+func benchDisk(d *initiator.Disk) bench.Disk {
+	open := func(depth int) (bench.Queue, error) {
+		q, err := d.Batch(depth)
+		if err != nil {
+			return nil, fmt.Errorf("requests of more than %s are sent in parts: %w; give a smaller --bs or --depth", humanize.IBytes(uint64(d.MaxTransfer())), err)
+		}
+		return q, nil
 	}
-	return (b.next.Add(1) - 1) % n * int64(b.plan.bs)
+	return bench.Disk{SizeBytes: d.SizeBytes(), BlockSize: d.BlockSize(), MaxTransfer: d.MaxTransfer(), Open: open}
 }
 
-func (b *bencher) side(h *hdrhistogram.Histogram) *benchSide {
-	n, secs := h.TotalCount(), b.plan.time.Seconds()
-	if n == 0 {
+func (a *app) bench(ctx context.Context, url string, f *benchFlags) error {
+	p, err := f.plan()
+	if err != nil {
+		return usage(err)
+	}
+	if f.compare != "" {
+		return a.compare(ctx, url, f, p)
+	}
+	b, err := a.openBench(ctx, url, f, p)
+	if err != nil {
+		return err
+	}
+	if _, err = a.benchTurn(ctx, b, f, p); err == nil {
+		err = a.finishBench(ctx, []*benched{b}, f)
+	}
+	if err == nil {
+		err = a.printBench(b, f, p)
+	}
+	return errors.Join(err, b.Close())
+}
+
+// benchTurn runs one turn with a live line.
+func (a *app) benchTurn(ctx context.Context, b *benched, f *benchFlags, p bench.Plan) (*bench.Result, error) {
+	stop := a.liveBench(b, f, p)
+	r, err := b.run.Turn(ctx)
+	stop()
+	return r, benchError(b.url, err)
+}
+
+// benchError says what was measured, and gives what was read wrong its exit code.
+func benchError(url string, err error) error {
+	if err == nil {
 		return nil
 	}
-	q := func(p float64) float64 { return float64(h.ValueAtQuantile(p)) }
-	return &benchSide{
-		IOs: n, IOPS: float64(n) / secs, BytesPerS: float64(n) * float64(b.plan.bs) / secs,
-		Min: float64(h.Min()), P50: q(50), P90: q(90), P99: q(99), P999: q(99.9), Max: float64(h.Max()), Mean: h.Mean(),
+	err = fmt.Errorf("bench %s: %w", url, err)
+	if _, wrong := errors.AsType[*bench.MismatchError](err); wrong {
+		return coded(exitMismatch, err)
 	}
+	return err
 }
 
-func (a *app) printBench(url, rw string, p benchPlan, b *bencher) error {
-	sides := map[string]*benchSide{"read": b.side(b.read), "write": b.side(b.write)}
-	if a.json() {
-		return a.printJSON(map[string]any{
-			"url": url, "rw": rw, "bs": p.bs, "depth": p.depth, "seconds": p.time.Seconds(),
-			"read": sides["read"], "write": sides["write"],
-		})
-	}
-	for _, name := range []string{"read", "write"} {
-		s := sides[name]
-		if s == nil {
-			continue
+// finishBench reads back what was written, and writes the files that were asked for.
+func (a *app) finishBench(ctx context.Context, all []*benched, f *benchFlags) error {
+	if f.verify {
+		for _, b := range all {
+			n, err := b.run.Check(ctx)
+			if err != nil {
+				return benchError(b.url, err)
+			}
+			a.note("%s: read back %s, all as it was written", b.url, humanize.IBytes(uint64(n)))
 		}
-		fmt.Fprintf(a.out, "%-5s  ios %d  %s/s  %.0f IOPS\n", name, s.IOs, humanize.IBytes(uint64(s.BytesPerS)), s.IOPS)
-		fmt.Fprintf(a.out, "lat us min %.0f  p50 %.0f  p90 %.0f  p99 %.0f  p99.9 %.0f  max %.0f  mean %.0f\n",
-			s.Min, s.P50, s.P90, s.P99, s.P999, s.Max, s.Mean)
+	}
+	if f.hist != "" {
+		if err := saveHists(f.hist, all); err != nil {
+			return fmt.Errorf("--hist: %w", err)
+		}
+	}
+	if f.svg != "" {
+		if err := saveBenchSVG(f.svg, f.title(), all); err != nil {
+			return fmt.Errorf("--svg: %w", err)
+		}
 	}
 	return nil
+}
+
+// title is a run in a few words.
+func (f *benchFlags) title() string {
+	s := fmt.Sprintf("%s %s depth %d", f.rw, f.bs, f.depth)
+	if f.jobs > 1 {
+		s += fmt.Sprintf(" jobs %d", f.jobs)
+	}
+	return s
 }

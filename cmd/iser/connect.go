@@ -108,7 +108,7 @@ func (a *app) options(u *dial.URL) (initiator.Options, error) {
 		return initiator.Options{}, err
 	}
 	c, err := a.credentials(u)
-	return initiator.Options{InitiatorName: a.name, Negotiate: n, LoginTimeout: a.timeout, CHAP: c, Log: a.log()}, err
+	return initiator.Options{InitiatorName: a.name, Negotiate: n, LoginTimeout: a.timeout, QueueDepth: a.depth, CHAP: c, Log: a.log()}, err
 }
 
 func (a *app) discover(ctx context.Context, u dial.URL) ([]initiator.TargetRecord, error) {

@@ -61,6 +61,7 @@ type app struct {
 	auth        authFlags
 	packets     packetFlags
 	warned      []string // what has been told
+	depth       int      // commands under way in a session; 0: as many as the library has
 }
 
 // tuning is what the flags say of the keys we offer.

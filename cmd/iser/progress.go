@@ -46,7 +46,14 @@ func (p *progress) update(done int64) {
 	case !p.until.IsZero():
 		line += fmt.Sprintf("  eta %v", max(p.until.Sub(now), 0).Round(time.Second))
 	}
-	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+	p.show(line)
+}
+
+// show draws a line over the one there, if this is a terminal.
+func (p *progress) show(line string) {
+	if p.live {
+		fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+	}
 }
 
 // finish clears the line.
