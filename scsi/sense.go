@@ -216,3 +216,19 @@ func (e *senseError) appendDescriptor(b []byte) []byte {
 	b[start+7] = byte(len(b) - start - 8)
 	return b
 }
+
+// ParseSense reads sense key, additional sense code and its qualifier from sense data in fixed or descriptor format (SPC-4,
+// 4.5). What is not there is 0.
+func ParseSense(b []byte) (key, asc, ascq uint8) {
+	at := func(i int) uint8 {
+		if i < len(b) {
+			return b[i]
+		}
+		return 0
+	}
+	const descriptor = 0x72 // and 0x73, of a deferred error
+	if at(0)&^1 == descriptor {
+		return at(1) & 0xf, at(2), at(3)
+	}
+	return at(2) & 0xf, at(12), at(13)
+}

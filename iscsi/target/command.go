@@ -20,7 +20,6 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 		c.fail(fmt.Errorf("SCSI Command %08x: %w", cmd.ITT, err))
 		return
 	}
-	c.ses.commands.Add(1)
 	if !windowed && c.ses.immediate >= spareTasks {
 		c.tooMany(&cmd)
 		return
@@ -31,7 +30,7 @@ func (c *conn) command(ev *iscsi.Event, windowed bool) {
 	}
 	c.ses.gone.remove(cmd.ITT)
 	t.windowed, t.aborted, t.prepared, t.refused, t.full, t.panicked = windowed, false, false, false, false, nil
-	t.unsolicited, t.dataSN, t.sent = 0, 0, 0
+	t.unsolicited, t.dataSN, t.sent, t.arrived = 0, 0, 0, c.elapsed
 	t.transfer.LUN, t.transfer.EDTL, t.transfer.Remote = cmd.LUN, cmd.EDTL, ev.Remote
 	t.transfer.Unsolicited = c.params.Announced(cmd.EDTL, n, cmd.Final)
 	// Data that was announced against InitialR2T=Yes is not waited for: it ends the session when it comes.
@@ -223,6 +222,7 @@ func (c *conn) tooMany(cmd *iscsi.SCSICommand) {
 	if cmd.Read || cmd.Write {
 		r.Residual, r.Underflow = cmd.EDTL, cmd.EDTL > 0
 	}
+	c.ses.stats.answer(cmd.CDB[0], r.Status)
 	r.Put(&c.bhs)
 	c.reply(nil)
 }

@@ -79,13 +79,14 @@ type conn struct {
 	inbox   inbox
 
 	state   connState
-	begun   time.Time // when the loop did
-	now     time.Time // of this round
-	since   time.Time // of the present state
-	active  time.Time // of the last event
-	err     error     // why the loop shall end
-	leaving error     // connLeaving: why
-	dead    bool      // the datamover said so
+	begun   time.Time     // when the loop did
+	now     time.Time     // of this round
+	elapsed time.Duration // from begun to now
+	since   time.Time     // of the present state
+	active  time.Time     // of the last event
+	err     error         // why the loop shall end
+	leaving error         // connLeaving: why
+	dead    bool          // the datamover said so
 	events  []iscsi.Event
 	seq     iscsi.Sequence
 	told    iscsi.CmdSN // MaxCmdSN as last sent
@@ -160,7 +161,7 @@ func (c *conn) guard(f func()) {
 		if p := recover(); p != nil {
 			c.unlock()
 			c.err = fmt.Errorf("panic: %v", p)
-			c.log.WithField("err", c.err).Errorf("internal error, connection closed; please report:\n%s", debug.Stack())
+			c.logEvent(eventInternalError).WithField("err", c.err).Errorf("internal error, connection closed; please report:\n%s", debug.Stack())
 		}
 	}()
 	f()
@@ -171,7 +172,8 @@ func (c *conn) round() {
 	events := c.events // a login puts a longer list in their place
 	due := c.deadline()
 	n, err := c.dm.Wait(events, due)
-	c.now = c.begun.Add(time.Since(c.begun)) // time.Now reads the wall clock too, which nothing here needs
+	c.elapsed = time.Since(c.begun) // time.Now reads the wall clock too, which nothing here needs
+	c.now = c.begun.Add(c.elapsed)
 	if n > 0 {
 		c.active = c.now
 	}
@@ -182,6 +184,7 @@ func (c *conn) round() {
 		c.announce()
 		c.timed = c.hasDeadlines()
 	}
+	c.showInFlight()
 	c.unlock()
 	if err == nil {
 		err = c.dm.Flush()
@@ -384,21 +387,28 @@ func (c *conn) report() {
 	}
 	clean := errors.Is(c.err, errClosed) || c.state > connLeaving
 	if c.ses == nil {
-		if !clean && c.s.quiet.allow(time.Now()) {
-			c.log.WithFields(logrus.Fields{"initiator": c.peer(), "err": c.err}).Info("connection closed before login")
+		if clean {
+			return
+		}
+		c.s.tallies.count(func(t *tallies) { t.noLogin++ })
+		if c.s.quiet.allow(time.Now()) {
+			c.logEvent(eventNoLogin).WithFields(logrus.Fields{"initiator": c.peer(), "err": c.err}).Info("connection closed before login")
 		}
 		return
 	}
 	switch {
-	case clean:
-	case c.ses.discovery && errors.Is(c.err, io.EOF):
+	case clean, c.ses.discovery && errors.Is(c.err, io.EOF):
+		c.s.tallies.count(func(t *tallies) { t.loggedOut++ })
 	case errors.Is(c.err, errConnReinstated), errors.Is(c.err, errConnLoggedOut):
-		c.log.WithField("err", c.err).Infof("connection %d closed", c.cid)
+		c.s.tallies.count(func(t *tallies) { t.closed++ })
+		c.logEvent(eventConnectionClosed).WithField("err", c.err).Infof("connection %d closed", c.cid)
 	case errors.Is(c.err, errShutdown), errors.Is(c.err, errTargetRemoved), errors.Is(c.err, errReinstated), errors.Is(c.err, errLoggedOut),
 		errors.Is(c.err, errColdReset):
-		c.log.WithField("err", c.err).Info("session closed")
+		c.s.tallies.count(func(t *tallies) { t.closed++ })
+		c.logEvent(eventSessionClosed).WithField("err", c.err).Info("session closed")
 	default:
-		c.log.WithField("err", c.err).Warn("session failed")
+		c.s.tallies.count(func(t *tallies) { t.lost++ })
+		c.logEvent(eventSessionLost).WithField("err", c.err).Warn("session failed")
 	}
 }
 

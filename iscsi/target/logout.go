@@ -51,7 +51,7 @@ func (c *conn) logout(ev *iscsi.Event, windowed bool) {
 	if response != logoutClosed || c.err != nil {
 		return
 	}
-	c.log.Info("logged out")
+	c.logEvent(eventLogout).Info("logged out")
 	c.logoutTag = tag
 	c.enterState(connLoggedOut)
 	if c.s.loggedOut(c); c.sessionOver {

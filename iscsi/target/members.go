@@ -329,6 +329,7 @@ func (c *conn) dropTask(t *task) {
 func (c *conn) dropped(t *task) {
 	responded := t.state == taskResponding
 	if !responded {
+		c.ses.stats.aborted.Add(1)
 		c.ses.gone.add(t.transfer.ITT)
 		c.ses.tasks.forget(t)
 	}

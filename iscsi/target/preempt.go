@@ -65,7 +65,7 @@ func (c *conn) endPreempt(op *tmfOp) {
 func (c *conn) overduePreempts() {
 	for len(c.preempts) > 0 && c.now.Sub(c.preempts[0].since) > taskManagementTimeout {
 		op := c.preempts[0]
-		c.log.WithFields(logrus.Fields{"lun": op.task.transfer.LUN, "itt": op.task.transfer.ITT}).
+		c.logEvent(eventStoreError).WithFields(logrus.Fields{"lun": op.task.transfer.LUN, "itt": op.task.transfer.ITT}).
 			Warn("PREEMPT AND ABORT waits for a store that does not answer")
 		c.endPreempt(op)
 		c.refuseTask(op.task, senseAborted, op.task.unsolicited)

@@ -51,7 +51,7 @@ func (c *conn) request(ev *iscsi.Event) {
 	sn := cmdSN(ev.BHS)
 	switch w.arrive(sn) {
 	case drop:
-		c.ses.dropped.Add(1)
+		c.ses.stats.dropped.Add(1)
 		return
 	case hold:
 		c.hold(sn, ev)

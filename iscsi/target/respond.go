@@ -82,7 +82,7 @@ func (c *conn) sendReady() {
 		c.ready.pop()
 		t.sent = n
 		c.sending += n
-		ses.readBytes.Add(uint64(n))
+		ses.stats.readBytes.Add(uint64(n))
 		t.sub = appendPrefix(t.sub[:0], t.scsi.In, n)
 		c.dm.PutData(&t.transfer, t.sub, 0)
 		c.respond(t)
@@ -108,11 +108,11 @@ func (c *conn) respond(t *task) {
 	if r.Status == uint8(scsi.CheckCondition) && len(sense) > 0 {
 		binary.BigEndian.PutUint16(c.text[:], uint16(len(sense)))
 		data = c.text[:2+copy(c.text[2:], sense)]
+		c.countSense(t, sense)
 	}
+	ses.stats.answer(t.cdb[0], r.Status)
 	if r.Status == uint8(scsi.Good) {
-		ses.writtenBytes.Add(uint64(s.OutLen))
-	} else {
-		ses.errors.Add(1)
+		ses.stats.writtenBytes.Add(uint64(s.OutLen))
 	}
 	t.state = taskResponding
 	ses.tasks.forget(t)
@@ -138,6 +138,7 @@ func (c *conn) taskLeft(t *task) {
 		panic(fmt.Sprintf("target: the datamover released task %08x in state %d", t.transfer.ITT, t.state))
 	}
 	c.sending -= t.sent
+	c.ses.stats.latency[scsi.ClassOf(t.cdb[0])].record(c.elapsed - t.arrived)
 	c.freeTask(t)
 	if t.windowed {
 		c.ses.win.left()
@@ -147,6 +148,7 @@ func (c *conn) taskLeft(t *task) {
 
 // endTask ends a task without a response.
 func (c *conn) endTask(t *task) {
+	c.ses.stats.aborted.Add(1)
 	c.ses.gone.add(t.transfer.ITT)
 	c.ses.tasks.forget(t)
 	c.freeTask(t)

@@ -68,6 +68,8 @@ type Server struct {
 	c           Config
 	log         logrus.FieldLogger
 	quiet       limiter // for log lines that peers can cause without having logged in
+	faults      limiter // for those that stores can cause
+	tallies     tallies
 	challenger  *chap.Challenger
 	reserve     *reserve
 	workers     *workers
@@ -89,6 +91,7 @@ type Server struct {
 	sessions map[uint16]*session
 	byKey    map[sessionKey]*session
 	lastTSIH uint16
+	ended    Stats // what sessions that have ended had counted
 	closing  bool
 	closed   bool
 }
@@ -130,6 +133,7 @@ func New(c Config) *Server {
 		s.log = l
 	}
 	s.changed.L = &s.mu
+	s.tallies.open()
 	s.reserve = newReserve(c.Pool, c.MaxSessions*c.Window)
 	rest := int64(c.Pool.Chunks()-len(s.reserve.chunks)) * arena.ChunkSize
 	s.maxTransfer = uint32(min(int64(c.MaxTransfer), rest))
@@ -257,11 +261,13 @@ type SessionInfo struct {
 	Target    string // empty: discovery
 	Transport string
 	// Remote is the initiator's address, of the oldest connection; Connections how many there are.
-	Remote          string
-	Connections     int
-	Since           time.Time
-	Params          iscsi.Params
+	Remote      string
+	Connections int
+	Since       time.Time
+	Params      iscsi.Params
+	// Commands are those answered, Errors those of them that were not GOOD, InFlight those whose answer has not left.
 	Commands        uint64
+	InFlight        int
 	ReadBytes       uint64
 	WrittenBytes    uint64
 	Errors, Rejects uint64
@@ -276,6 +282,7 @@ func (s *Server) Sessions() []SessionInfo {
 	list := make([]SessionInfo, 0, len(s.sessions))
 	for _, ses := range s.sessions {
 		remote := ""
+		commands, errors := ses.stats.commands()
 		if len(ses.members) > 0 {
 			remote = ses.members[0].c.dm.RemoteAddr().String()
 		}
@@ -288,12 +295,13 @@ func (s *Server) Sessions() []SessionInfo {
 			Connections:  len(ses.members),
 			Since:        ses.since,
 			Params:       ses.params,
-			Commands:     ses.commands.Load(),
-			ReadBytes:    ses.readBytes.Load(),
-			WrittenBytes: ses.writtenBytes.Load(),
-			Errors:       ses.errors.Load(),
-			Rejects:      ses.rejects.Load(),
-			Dropped:      ses.dropped.Load(),
+			Commands:     commands,
+			InFlight:     int(ses.stats.inFlight.Load()),
+			ReadBytes:    ses.stats.readBytes.Load(),
+			WrittenBytes: ses.stats.writtenBytes.Load(),
+			Errors:       errors,
+			Rejects:      ses.stats.rejects.Load(),
+			Dropped:      ses.stats.dropped.Load(),
 		})
 	}
 	slices.SortFunc(list, func(a, b SessionInfo) int { return int(a.TSIH) - int(b.TSIH) })

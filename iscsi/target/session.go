@@ -3,7 +3,6 @@ package target
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/goiser/goiser/iscsi"
@@ -54,7 +53,7 @@ type session struct {
 	parked    int            // functions that wait in conn.parked
 	gone      goneRing
 
-	commands, readBytes, writtenBytes, errors, rejects, dropped atomic.Uint64
+	stats sessionStats
 }
 
 // hasDeadlines reports whether single tasks or functions have deadlines.
@@ -111,12 +110,13 @@ func (c *conn) refuse(err error) {
 }
 
 func (c *conn) sendRefusal(a *loginAnswer) {
+	c.s.tallies.count(func(t *tallies) { t.logins[a.err.Status]++ })
 	if c.s.quiet.allow(c.now) {
 		f := logrus.Fields{"initiator": c.peer(), "err": a.err}
 		if c.login.target != nil {
 			f["target"] = c.login.target.c.Name
 		}
-		c.log.WithFields(f).Warn("login refused")
+		c.logEvent(eventLoginRefused).WithFields(f).Warn("login refused")
 	}
 	c.sendLogin(a)
 	c.leave(errClosed)
@@ -144,7 +144,8 @@ func (c *conn) enter() {
 	c.enterState(connFull)
 	c.s.entered(c)
 	c.log = c.s.log.WithFields(logrus.Fields{"session": ses.tsih, "initiator": l.initiator, "target": ses.targetName()})
-	c.log.Info(ses.greeting(c))
+	c.s.tallies.count(func(t *tallies) { t.logins[iscsi.LoginSuccess]++ })
+	c.logEvent(eventLogin).Info(ses.greeting(c))
 	c.neg = l.neg
 	c.neg.SetFullFeature()
 	c.login = login{initiator: l.initiator}
@@ -264,7 +265,7 @@ func (c *conn) open() error {
 func (c *conn) reportPanic(t *task) {
 	if t.panicked != nil {
 		t.device.Abandon(&t.scsi)
-		c.log.WithFields(logrus.Fields{"lun": t.transfer.LUN, "itt": t.transfer.ITT, "err": t.panicked}).
+		c.logEvent(eventInternalError).WithFields(logrus.Fields{"lun": t.transfer.LUN, "itt": t.transfer.ITT, "err": t.panicked}).
 			Error("internal error while executing, session closed; please report")
 	}
 }

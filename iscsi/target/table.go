@@ -53,6 +53,11 @@ func (s *Server) claim(ses *session, c *conn) (wait bool, err error) {
 func (s *Server) release(ses *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.sessions[ses.tsih] == ses {
+		var st Stats
+		ses.stats.addTo(&st)
+		s.ended.add(&st)
+	}
 	delete(s.sessions, ses.tsih)
 	if s.byKey[ses.key] == ses {
 		delete(s.byKey, ses.key)

@@ -44,8 +44,9 @@ type task struct {
 	c        *conn // has its allegiance (RFC 7143, 4.2.5.2): the others of the session leave it alone
 	index    int32
 	state    taskState
-	serial   uint64    // order of arrival in the session
-	since    time.Time // of the present state, where it has a deadline
+	serial   uint64        // order of arrival in the session
+	since    time.Time     // of the present state, where it has a deadline
+	arrived  time.Duration // by conn.elapsed
 	// windowed: it holds a slot of the command window, which opens with the response.
 	windowed bool
 	// aborted: no response will be sent, and it ends as soon as nobody uses it.

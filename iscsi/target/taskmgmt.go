@@ -341,6 +341,7 @@ func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
 	op.over.Store(true)
 	c.tmfs = slices.DeleteFunc(c.tmfs, func(p *tmfOp) bool { return p == op })
 	c.openSlot(op.windowed)
+	c.s.tallies.count(func(t *tallies) { t.functions[Function{op.request.Function, response}]++ })
 	r := iscsi.TMFResponse{
 		Response: response,
 		Info:     op.info,
@@ -352,7 +353,7 @@ func (c *conn) answerTMF(op *tmfOp, response iscsi.TMResponse) {
 	r.Put(&c.bhs)
 	c.reply(nil)
 	if !op.request.Function.Asks() { // those may come often, and nothing has happened
-		c.log.WithFields(logrus.Fields{"lun": op.request.LUN, "itt": op.request.RefITT}).
+		c.logEvent(eventTaskManagement).WithFields(logrus.Fields{"lun": op.request.LUN, "itt": op.request.RefITT}).
 			Infof("%v: %v", op.request.Function, response)
 	}
 }
@@ -387,7 +388,7 @@ func (c *conn) logStuck(op *tmfOp) {
 			}
 		}
 	}
-	c.log.WithFields(logrus.Fields{"lun": op.request.LUN, "itt": tags}).
+	c.logEvent(eventStoreError).WithFields(logrus.Fields{"lun": op.request.LUN, "itt": tags}).
 		Warnf("%v waits for a store that does not answer", op.request.Function)
 }
 

@@ -142,8 +142,9 @@ func (c *conn) sendText(req *iscsi.TextRequest) {
 
 // reject sends a Reject (RFC 7143, 11.17) with the header of what it refuses.
 func (c *conn) reject(err *iscsi.RejectError, bhs *[iscsi.BHSSize]byte) {
-	c.ses.rejects.Add(1)
-	c.log.WithFields(logrus.Fields{"itt": iscsi.ITTOf(bhs), "err": err}).Warn("PDU rejected")
+	c.ses.stats.rejects.Add(1)
+	c.s.tallies.count(func(t *tallies) { t.rejects[err.Reason]++ })
+	c.logEvent(eventReject).WithFields(logrus.Fields{"itt": iscsi.ITTOf(bhs), "err": err}).Warn("PDU rejected")
 	r := iscsi.Reject{
 		Reason:     err.Reason,
 		DataLength: iscsi.BHSSize,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/goiser/goiser/scsi"
 )
@@ -32,6 +33,7 @@ type workers struct {
 	queues map[*scsi.LogicalUnit]*luQueue
 	spare  *luQueue
 	closed bool
+	took   [scsi.Classes]Latency // of Execute
 	wg     sync.WaitGroup
 }
 
@@ -149,8 +151,9 @@ func (w *workers) loop() {
 			q := t.queue
 			t.queue = nil
 			w.mu.Unlock()
-			t.executeBlocking()
+			class, took := t.executeBlocking()
 			w.mu.Lock()
+			w.took[class].record(took)
 			q.running--
 			w.running--
 			w.dropLocked(q)
@@ -168,7 +171,9 @@ func (w *workers) loop() {
 }
 
 // executeBlocking executes t and reports to its connection. A panic is contained to that connection.
-func (t *task) executeBlocking() {
+func (t *task) executeBlocking() (class scsi.Class, took time.Duration) {
+	class = scsi.ClassOf(t.cdb[0])
+	begun := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
 			t.panicked = fmt.Errorf("panic while executing: %v\n%s", p, debug.Stack())
@@ -176,6 +181,7 @@ func (t *task) executeBlocking() {
 		t.c.post(item{kind: itemExecuted, task: t})
 	}()
 	t.device.Execute(&t.scsi)
+	return class, time.Since(begun)
 }
 
 // cancel takes t out of its queue; false means that it is being executed or has been.
