@@ -51,6 +51,7 @@ var allowed = map[string][]string{
 	"cmd/iserd":               {"*"},
 	"cmd":                     {},
 	"iser/rdma/rdmatest":      {"iser/rdma"},
+	"iser/isertest":           {"iscsi", "iser", "iser/rdma", "iser/rdma/roce/link", "iser/rdma/roce/wire", "backstore/stamp"},
 	"iser/rdma/roce/wiretest": {"iser/rdma/roce/wire", "iser/rdma/roce/capture"},
 	"backstore/backstoretest": {"backstore"},
 }

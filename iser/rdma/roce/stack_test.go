@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/goiser/goiser/iser/isertest"
 	"github.com/goiser/goiser/iser/rdma/roce/link"
 	"github.com/goiser/goiser/iser/rdma/roce/rc"
 )
@@ -129,8 +130,8 @@ func TestStack(t *testing.T) {
 // assertThatAllHappened: what did not happen was not tested.
 func (s *summary) assertThatAllHappened(t *testing.T) {
 	for what, n := range map[string]int{
-		"deaths": s.deaths, "commands": s.done, "aborts": s.aborted, "sectors": s.sectors, "completions": s.checks.completions,
-		"sends": s.checks.sends, "offers": s.checks.offers, "offers ended": s.checks.ended,
+		"deaths": s.deaths, "commands": s.done, "aborts": s.aborted, "sectors": s.sectors, "completions": s.checks.Completions,
+		"sends": s.checks.Sends, "offers": s.checks.Offers, "offers ended": s.checks.Ended,
 	} {
 		assert.Positive(t, n, what)
 	}
@@ -154,16 +155,9 @@ func (s *summary) add(o *summary) {
 	s.aborted += o.aborted
 	s.refused += o.refused
 	s.sectors += o.sectors
-	s.checks.add(o.checks)
+	s.checks.Add(o.checks)
 	addCounters(&s.qp, o.qp)
 	s.badICRC += o.badICRC
-}
-
-func (c *checks) add(o checks) {
-	c.completions += o.completions
-	c.sends += o.sends
-	c.offers += o.offers
-	c.ended += o.ended
 }
 
 // addCounters adds those that are looked at.
@@ -189,13 +183,13 @@ func TestStackCheckerSeesPlantedFaults(t *testing.T) {
 		planted planted
 	}{
 		{"skip a retransmission", lossy, planted{skip: true}},
-		{"accept a stale key", fair, planted{hosts: faults{staleOffer: true}}},
-		{"accept a stale key to unused memory", fair, planted{hosts: faults{endedOffer: true}}},
-		{"acknowledge a Write before it is placed", fair, planted{hosts: faults{earlySend: true}}},
-		{"complete a Read before it is placed", fair, planted{target: faults{earlyRead: true}}},
-		{"change the order of completions", fair, planted{target: faults{swapped: true}}},
-		{"complete twice", fair, planted{hosts: faults{twice: true}}},
-		{"use a Send's memory again too early", lossy, planted{hosts: faults{reused: true}}},
+		{"accept a stale key", fair, planted{hosts: isertest.Faults{StaleOffer: true}}},
+		{"accept a stale key to unused memory", fair, planted{hosts: isertest.Faults{EndedOffer: true}}},
+		{"acknowledge a Write before it is placed", fair, planted{hosts: isertest.Faults{EarlySend: true}}},
+		{"complete a Read before it is placed", fair, planted{target: isertest.Faults{EarlyRead: true}}},
+		{"change the order of completions", fair, planted{target: isertest.Faults{Swapped: true}}},
+		{"complete twice", fair, planted{hosts: isertest.Faults{Twice: true}}},
+		{"use a Send's memory again too early", lossy, planted{hosts: isertest.Faults{Reused: true}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lab := newLaboratory(t)
@@ -225,7 +219,7 @@ func TestStackSeedDecides(t *testing.T) {
 		for i := range sums {
 			lab.run(seed, climateOf(seed), planted{}, func(e link.Event) {
 				b := binary.LittleEndian.AppendUint64(nil, uint64(e.At.UnixNano()))
-				sums[i] = crc32.Update(sums[i], castagnoli, append(append(b, byte(e.Fate)), e.Packet...))
+				sums[i] = crc32.Update(sums[i], crc32.MakeTable(crc32.Castagnoli), append(append(b, byte(e.Fate)), e.Packet...))
 			})
 		}
 		if sums[0] == sums[1] {

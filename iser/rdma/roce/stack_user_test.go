@@ -41,14 +41,14 @@ func (h *host) open(ctx context.Context) bool {
 		s, err := initiator.Open(ctx, h.dialer, portal, targetName, h.options)
 		if err == nil {
 			if old := h.login.Load(); old != nil {
-				h.w.model.settle(old.serial)
+				h.w.model.Settle(old.serial)
 			}
 			l := &login{session: s, serial: h.w.count(&h.w.sum.sessions)}
 			l.disk, err = s.Disk(ctx, 0)
 			h.login.Store(l)
 		}
 		if err == nil {
-			h.w.watches[1+h.number].arm()
+			h.w.watches[1+h.number].Arm()
 			return true
 		}
 		if h.w.climate.mild {
@@ -142,14 +142,14 @@ func (u *user) transfer(ctx context.Context, l *login, off int64, n int, write b
 	u.untouched()
 	p := u.buf[:n]
 	if write {
-		v := m.write(l.serial, off, p)
+		v := m.Write(l.serial, off, p)
 		if err = l.disk.WriteAt(ctx, p, off); err == nil {
-			m.acknowledge(v)
+			m.Acknowledge(v)
 		}
 	} else {
-		began := m.read()
+		began := m.Read()
 		if err = l.disk.ReadAt(ctx, p, off); err == nil {
-			if wrong := m.check(began, off, p); wrong != nil {
+			if wrong := m.Check(began, off, p); wrong != nil {
 				u.h.w.fail("host %d read %d bytes at %d: %v", u.h.number, n, off, wrong)
 			}
 		}

@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/isertest"
 	"github.com/goiser/goiser/iser/rdma/roce"
 	"github.com/goiser/goiser/iser/rdma/roce/link"
 	"github.com/goiser/goiser/iser/rdma/roce/rc"
@@ -31,6 +33,7 @@ const (
 	commands    = 4  // of each user
 	abortShare  = 12 // one command in so many is given up
 	diskSectors = 1024
+	sector      = stamp.SectorSize
 	maxCommand  = 256 << 10 // bytes
 	// deadline is for all the users do, in the bubble's time. The worst they meet is 60 logins of 15 s each.
 	deadline = time.Hour
@@ -76,7 +79,7 @@ func climates() []climate {
 
 // planted are a simulation's faults.
 type planted struct {
-	target, hosts faults
+	target, hosts isertest.Faults
 	skip          bool // the target skips a retransmission
 }
 
@@ -87,13 +90,13 @@ type world struct {
 	planted planted
 	rng     *rand.Rand
 	net     *link.Net
-	model   *model
+	model   *isertest.Model
 	target  *target.Server
 	pool    *arena.Pool
 	store   backstore.Store
 	hosts   []*host
-	roces   []*roce.Provider // the target's, then the hosts'
-	watches []*watch         // theirs
+	roces   []*roce.Provider  // the target's, then the hosts'
+	watches []*isertest.Watch // theirs
 
 	mu  sync.Mutex // guards what follows
 	err error
@@ -105,7 +108,7 @@ type summary struct {
 	sessions, deaths       int // deaths: and replaced
 	done, aborted, refused int // commands
 	sectors                int // read and compared
-	checks                 checks
+	checks                 isertest.Checks
 	qp                     rc.Counters
 	badICRC                uint64
 }
@@ -135,7 +138,7 @@ func (w *world) count(n *int) int {
 
 // runStack runs the simulation of a seed in a bubble of its own. What was wrong with it is in the world's err.
 func runStack(t *testing.T, seed uint64, c climate, p planted, memory [][]byte, tap func(link.Event)) *world {
-	w := &world{seed: seed, climate: c, planted: p, rng: rand.New(rand.NewPCG(seed, 0)), model: newModel(seed, diskSectors)}
+	w := &world{seed: seed, climate: c, planted: p, rng: rand.New(rand.NewPCG(seed, 0)), model: isertest.NewModel(seed, diskSectors)}
 	synctest.Test(t, func(*testing.T) {
 		if err := w.build(memory, tap); err != nil {
 			w.fail("set up: %v", err)
@@ -152,21 +155,21 @@ func runStack(t *testing.T, seed uint64, c climate, p planted, memory [][]byte, 
 func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 
 // provider makes the provider of an address, with its watch.
-func (w *world) provider(name string, addr netip.Addr, burst uint32, f faults) *watch {
+func (w *world) provider(name string, addr netip.Addr, burst uint32, f isertest.Faults) *isertest.Watch {
 	p := roce.New(roce.Options{
 		Addr: addr, Seed: w.rng.Uint64() | 1, Window: pick(w.rng, 16, 128), AckTimeout: w.climate.ackTimeout(),
 		Link: func(a netip.Addr) (link.Link, error) {
 			l := w.net.Link(a)
 			if w.planted.skip && name == "target" {
-				l = &skipper{Link: l}
+				l = &isertest.Skipper{Link: l}
 			}
 			return l, nil
 		},
 	})
 	w.roces = append(w.roces, p)
-	watch := newWatch(name, burst, f, w.fail)
+	watch := isertest.New(name, burst, f, w.fail)
 	if w.rng.IntN(2) == 0 {
-		watch.lessen(pick[uint32](w.rng, 32<<10, 1<<20), pick(w.rng, 2, 8), pick(w.rng, 1, 2))
+		watch.Lessen(pick[uint32](w.rng, 32<<10, 1<<20), pick(w.rng, 2, 8), pick(w.rng, 1, 2))
 	}
 	w.watches = append(w.watches, watch)
 	return watch
@@ -204,7 +207,7 @@ func (w *world) buildHost(i int, keys *iscsi.Config, poison []byte, buffers [][]
 		options: initiator.Options{
 			InitiatorName: fmt.Sprintf("iqn.2026-01.test:host%d", i), ISID: iscsi.ISID{0x80, byte(i + 1)}, Negotiate: keys, QueueDepth: 8,
 		},
-		dialer: &iser.Dialer{Provider: watch.provider(w.roces[i+1]), Config: iser.InitiatorConfig{
+		dialer: &iser.Dialer{Provider: watch.Provider(w.roces[i+1]), Config: iser.InitiatorConfig{
 			QueueDepth: 8, PoolBytes: 4 << 20, PartialImmediate: w.rng.IntN(2) == 0, MaxImmediate: pick(w.rng, 512, 4096, 8192),
 		}},
 	}
@@ -239,7 +242,7 @@ func (w *world) buildTarget(keys iscsi.Config) (err error) {
 		return err
 	}
 	watch := w.provider("target", targetAddr().Addr(), keys.FirstBurstLength, w.planted.target)
-	l, err := iser.Listen(watch.provider(w.roces[0]), targetAddr(), iser.TargetConfig{Window: 8})
+	l, err := iser.Listen(watch.Provider(w.roces[0]), targetAddr(), iser.TargetConfig{Window: 8})
 	if err != nil {
 		return err
 	}
@@ -291,13 +294,13 @@ func (w *world) close() error {
 	for _, h := range w.hosts {
 		if l := h.login.Load(); l != nil {
 			_ = l.session.Close() // again, unless something is wrong
-			w.model.settle(l.serial)
+			w.model.Settle(l.serial)
 		}
 	}
-	if err := w.model.check(w.model.read(), 0, w.store.(backstore.Mapper).Memory()); err != nil {
+	if err := w.model.Check(w.model.Read(), 0, w.store.(backstore.Mapper).Memory()); err != nil {
 		w.fail("in the end, the disk: %v", err)
 	}
-	w.sum.sectors = w.model.checked
+	w.sum.sectors = w.model.Checked()
 	var errs []error
 	if free, all := w.pool.Free(), w.pool.Chunks(); free != all {
 		errs = append(errs, fmt.Errorf("%d of %d chunks of the target's pool are lost", all-free, all))
@@ -308,16 +311,14 @@ func (w *world) close() error {
 	return errors.Join(append(errs, w.pool.Close(), w.store.Close())...)
 }
 
-func (w *world) closeProvider(p *roce.Provider, watch *watch) (err error) {
+func (w *world) closeProvider(p *roce.Provider, watch *isertest.Watch) (err error) {
 	if left := p.QueuePairs(); len(left) > 0 {
-		err = fmt.Errorf("%s: %d queue pairs are left", watch.name, len(left))
+		err = fmt.Errorf("%s: %d queue pairs are left", watch.Name(), len(left))
 	}
-	watch.mu.Lock()
-	if n := len(watch.regions); n > 0 {
-		err = errors.Join(err, fmt.Errorf("%s: %d regions are left", watch.name, n))
+	if n := watch.Regions(); n > 0 {
+		err = errors.Join(err, fmt.Errorf("%s: %d regions are left", watch.Name(), n))
 	}
-	w.sum.checks.add(watch.checks)
-	watch.mu.Unlock()
+	w.sum.checks.Add(watch.Checks())
 	c := p.Counters()
 	addCounters(&w.sum.qp, c.QP)
 	w.sum.badICRC += c.BadICRC

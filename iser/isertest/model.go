@@ -1,4 +1,4 @@
-package roce_test
+package isertest
 
 import (
 	"bytes"
@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	sector   = stamp.SectorSize
-	offGen   = 24 // of the generation in a stamped sector
+	sector   = stamp.SectorSize // bytes
+	offGen   = 24               // of the generation in a stamped sector
 	forever  = math.MaxInt64
 	initial  = 0 // the generation of what was never written: zeros
 	noWriter = -1
 )
 
-// A version is one write, and what each of its sectors may hold since. Its times are counts of the model's events.
+// A Version is one write, and what each of its sectors may hold since. Its times are counts of the model's events.
 //
 //	began ── placed ── settled
 //
 // It was in place at the latest at placed: acknowledged, or seen by a read. From settled on it can no longer be put in
 // place: it was acknowledged, or its session has been replaced by another. What was given up may land until then.
-type version struct {
+type Version struct {
 	first, count           uint64 // sectors
 	began, placed, settled int64
 	session                int
@@ -32,31 +32,32 @@ type version struct {
 	acknowledged           bool
 }
 
-// A model knows of every sector which versions a read may return. Sectors are the unit: they are moved in one piece,
+// A Model knows of every sector which versions a read may return. Sectors are the unit: they are moved in one piece,
 // because no path MTU here is smaller and no packet is cut within one.
-type model struct {
+type Model struct {
 	seed uint64
 
 	mu       sync.Mutex // guards what follows
 	now      int64
-	versions []*version   // by generation
-	sectors  [][]*version // written, or perhaps, in the order in which the writes began
+	versions []*Version   // by generation
+	sectors  [][]*Version // written, or perhaps, in the order in which the writes began
 	checker  stamp.Checker
 	zeros    [sector]byte
 	checked  int // sectors
 }
 
-func newModel(seed uint64, sectors int) *model {
-	return &model{seed: seed, versions: []*version{{session: noWriter}}, sectors: make([][]*version, sectors)}
+// NewModel makes the model of a disk of zeros. Its stamps are those of seed.
+func NewModel(seed uint64, sectors int) *Model {
+	return &Model{seed: seed, versions: []*Version{{session: noWriter}}, sectors: make([][]*Version, sectors)}
 }
 
-func (m *model) tickLocked() int64 { m.now++; return m.now }
+func (m *Model) tickLocked() int64 { m.now++; return m.now }
 
-// write begins a write and fills p with what it writes.
-func (m *model) write(session int, off int64, p []byte) *version {
+// Write begins a write and fills p with what it writes.
+func (m *Model) Write(session int, off int64, p []byte) *Version {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v := &version{
+	v := &Version{
 		first: uint64(off) / sector, count: uint64(len(p)) / sector, began: m.tickLocked(), placed: forever, settled: forever, session: session,
 		generation: uint64(len(m.versions)),
 	}
@@ -68,17 +69,17 @@ func (m *model) write(session int, off int64, p []byte) *version {
 	return v
 }
 
-// acknowledge ends a write that was answered GOOD.
-func (m *model) acknowledge(v *version) {
+// Acknowledge ends a write that was answered GOOD.
+func (m *Model) Acknowledge(v *Version) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.tickLocked()
 	v.placed, v.settled, v.acknowledged = min(v.placed, now), now, true
 }
 
-// settle: whatever a session has left behind can no longer be put in place, because its successor has logged in (RFC
+// Settle: whatever a session has left behind can no longer be put in place, because its successor has logged in (RFC
 // 7143, 6.3.5: reinstatement ends the old session's tasks first).
-func (m *model) settle(session int) {
+func (m *Model) Settle(session int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.tickLocked()
@@ -89,15 +90,15 @@ func (m *model) settle(session int) {
 	}
 }
 
-// read begins a read.
-func (m *model) read() int64 {
+// Read begins a read.
+func (m *Model) Read() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.tickLocked()
 }
 
-// check ends a read that was answered GOOD: each sector holds a version that was possible while it ran.
-func (m *model) check(began, off int64, p []byte) error {
+// Check ends a read that was answered GOOD: each sector holds a version that was possible while it ran.
+func (m *Model) Check(began, off int64, p []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.tickLocked()
@@ -118,7 +119,7 @@ func (m *model) check(began, off int64, p []byte) error {
 }
 
 // identifyLocked finds the version that a sector's bytes are of.
-func (m *model) identifyLocked(s uint64, b []byte) (*version, error) {
+func (m *Model) identifyLocked(s uint64, b []byte) (*Version, error) {
 	if bytes.Equal(b, m.zeros[:]) {
 		return m.versions[initial], nil
 	}
@@ -138,14 +139,15 @@ func (m *model) identifyLocked(s uint64, b []byte) (*version, error) {
 }
 
 // likelyLocked is the generation to compare garbage with.
-func (m *model) likelyLocked(s uint64) uint64 {
+func (m *Model) likelyLocked(s uint64) uint64 {
 	if all := m.sectors[s]; len(all) > 0 {
 		return all[len(all)-1].generation
 	}
 	return initial
 }
 
-func (v *version) String() string {
+// String says what is known of a write.
+func (v *Version) String() string {
 	switch {
 	case v.generation == initial:
 		return "zeros from before the first write"
@@ -155,4 +157,11 @@ func (v *version) String() string {
 		return fmt.Sprintf("write %d (began at %d, not acknowledged, but seen at %d)", v.generation, v.began, v.placed)
 	}
 	return fmt.Sprintf("write %d (began at %d, not acknowledged)", v.generation, v.began)
+}
+
+// Checked is how many sectors were checked.
+func (m *Model) Checked() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.checked
 }
