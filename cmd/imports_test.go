@@ -37,6 +37,7 @@ var allowed = map[string][]string{
 	"cmd/statedir":            {},
 	"cmd/admin":               {},
 	"cmd/packets":             {"*"},
+	"cmd/importer":            {"*"},
 	"cmd/dissect":             {"*"},
 	"iser/rdma/roce":          {"iser/rdma", "iser/rdma/roce/wire", "iser/rdma/roce/cm", "iser/rdma/roce/rc", "iser/rdma/roce/link"},
 	"iser/rdma/roce/wire":     {},
