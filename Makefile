@@ -3,17 +3,17 @@
 GO      ?= go
 BIN     := bin
 PKGS    := ./...
-PEER    := ./.ci/interop/peer # ./... leaves it out
+PEER    := ./.ci/interop/peer ./.ci/bench/peers # ./... leaves them out
 TOOL    := $(GO) tool -modfile=cmd/tools/go.mod
 FUZZFOR ?= 10s
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test conformance interop lint bench fuzz clean
+.PHONY: help build demo test conformance interop lint bench bench-peers fuzz clean
 
 help: ## list the targets (this text)
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build iserd and iser into bin/, without cgo (20 s cold)
 	CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/iserd ./cmd/iser
@@ -22,7 +22,7 @@ demo: build ## serve a RAM disk over iSER, log in, write, verify, show the order
 	$(BIN)/iser demo
 
 test: ## all tests with the race detector in random order, then once more without cgo (3 min)
-	$(GO) test -race -shuffle=on -timeout 10m $(PKGS)
+	$(GO) test -race -shuffle=on -timeout 10m $(PKGS) $(PEER)
 	CGO_ENABLED=0 $(GO) test -timeout 10m $(PKGS)
 
 conformance: ## libiscsi's whole test suite against iserd, and stgt beside it; needs root on Debian 12 (1 min)
@@ -43,6 +43,11 @@ lint: ## gofumpt, go vet, staticcheck, go fix, go mod tidy: each must find nothi
 
 bench: ## benchmarks of codec and data path: ns, bytes/s, allocations (2 min)
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime 0.5s $(PKGS) | grep -v -e 'no test files' -e '^ok'
+
+# BENCHFLAGS="-out docs" makes docs/BENCH.md anew.
+bench-peers: ## iserd beside stgt, gotgt and bare sockets, in turn; needs root on Debian 12 (15 min; BENCHFLAGS=-quick: 2)
+	$(GO) build -o $(BIN)/peers ./.ci/bench/peers
+	$(BIN)/peers $(BENCHFLAGS)
 
 fuzz: ## each fuzz target for FUZZFOR=10s (8 min)
 	FUZZFOR=$(FUZZFOR) .ci/fuzz $(PKGS)
