@@ -132,21 +132,42 @@ func TestListenerSaysItIsClosed(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-func TestRequestSaysWhatAPlainRegionCanDo(t *testing.T) {
-	f := fabric.New(fabric.Options{})
+// TestRequestSaysWhatItsKeysCanDo is conformance 131: "no" to Send with Invalidate where keys are permanent.
+func TestRequestSaysWhatItsKeysCanDo(t *testing.T) {
+	none := fabric.DefaultLimits()
+	none.Windows = false
+	few := fabric.Options{MaxWindows: 100}
+	for _, c := range []struct {
+		name   string
+		device fabric.Options
+		config InitiatorConfig
+		want   byte
+	}{
+		{"windows", fabric.Options{}, InitiatorConfig{}, 0x80},
+		{"no windows", fabric.Options{Limits: &none}, InitiatorConfig{}, 0xc0},
+		{"fewer windows than commands", few, InitiatorConfig{}, 0xc0},
+		{"enough windows", few, InitiatorConfig{QueueDepth: 100}, 0x80},
+		{"not wanted", fabric.Options{}, InitiatorConfig{NoInvalidate: true}, 0xc0},
+	} {
+		t.Run(c.name, func(t *testing.T) { requestSays(t, c.device, c.config, c.want) })
+	}
+}
+
+func requestSays(t *testing.T, device fabric.Options, config InitiatorConfig, want byte) {
+	f := fabric.New(device)
 	l, err := f.Listen(portal)
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	var dm iscsi.InitiatorDatamover
 	go func() {
 		var err error
-		dm, err = (&Dialer{Provider: f}).Dial(context.Background(), portal.String())
+		dm, err = (&Dialer{Provider: f, Config: config}).Dial(context.Background(), portal.String())
 		done <- err
 	}()
 	ep, err := l.Accept(context.Background())
 	require.NoError(t, err)
 	c := ep.Peer()
-	assert.Equal(t, []byte{0xc0, 0, 0, 0}, c.PrivateData[:4])
+	assert.Equal(t, []byte{want, 0, 0, 0}, c.PrivateData[:4])
 	assert.EqualValues(t, 16, c.InitiatorDepth, "what it serves")
 	assert.Zero(t, c.ResponderResources)
 	p := newPeer(t, ep)

@@ -49,7 +49,7 @@ type role interface {
 	stage(e entry) bool
 	// stageMore makes work requests of what is outside the queue.
 	stageMore()
-	// done: a Read or a step has completed. The op is freed next.
+	// done: a Read, a step or an invalidation has completed. The op is freed next.
 	done(o *op, ok bool)
 	// failed: the connection is over; nothing that has not been posted ever will be.
 	failed()
@@ -212,7 +212,7 @@ func (c *conn) complete(comp *rdma.Completion) (ev iscsi.Event, ok bool) {
 	switch k {
 	case kindRecv:
 		return c.received(index, comp)
-	case kindWrite:
+	case kindWrite, kindBind:
 		if !success {
 			c.fail(c.workError(comp))
 		}
@@ -244,7 +244,7 @@ func (c *conn) finish(index int32, o *op, success bool) {
 		c.role.done(o, success)
 		c.role.sent(s)
 		c.slots.put(o.slot)
-	case kindStep:
+	case kindStep, kindInvalidate:
 		c.credits += int(o.covers)
 		c.role.done(o, success)
 	case kindRead:
@@ -270,8 +270,10 @@ func (c *conn) workError(comp *rdma.Completion) error {
 			slot = o.slot
 		case o.task != nil:
 			e.ITT, e.HasITT = o.task.t.ITT, true
+		case o.cmd != nil:
+			e.ITT, e.HasITT = o.cmd.itt, true
 		}
-	} else if k == kindWrite && index >= 0 && int(index) < len(c.slots.all) {
+	} else if (k == kindWrite || k == kindBind) && index >= 0 && int(index) < len(c.slots.all) {
 		slot = index
 	}
 	if slot >= 0 {

@@ -14,14 +14,14 @@ import (
 // ErrOverlap: memory to be registered overlaps memory that is registered already.
 var ErrOverlap = errors.New("memory overlaps registered memory")
 
-// A region is memory that the users of a listener registered with one device.
+// A region is memory that the users of a listener, or of an initiator's connection, registered with one device.
 type region struct {
 	base, end uintptr // [base, end)
 	mr        rdma.MemoryRegion
 	count     int // how often it was registered
 }
 
-// A device is what a listener keeps of one RDMA device: the memory that can be used in place. The data
+// A device is what a listener, or an initiator's connection, keeps of one RDMA device: the memory that can be used in place. The data
 // path looks regions up without a lock; changes copy the list.
 type device struct {
 	rdma.Device
@@ -32,8 +32,9 @@ type device struct {
 	users   int // the listener and its connections; the listener's lock guards it
 }
 
-func newDevice(d rdma.Device) *device {
-	dev := &device{Device: d, access: localAccess(d)}
+// newDevice starts with no memory; what is registered will grant access.
+func newDevice(d rdma.Device, access rdma.Access) *device {
+	dev := &device{Device: d, access: access}
 	dev.regions.Store(&[]region{})
 	return dev
 }

@@ -31,12 +31,12 @@ func (d *Dialer) Dial(ctx context.Context, address string) (iscsi.InitiatorDatam
 		return nil, fmt.Errorf("iSER connection to %s: %w", address, err)
 	}
 	i := &initiator{
-		conn:   conn{ep: ep, dev: newDevice(ep.Device()), trace: c.Trace},
+		conn:   conn{ep: ep, dev: newDevice(ep.Device(), windowRights), trace: c.Trace},
 		config: c, byITT: make(map[uint32]*command, c.QueueDepth),
 	}
 	i.role = i
 	if err := i.connect(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("iSER connection to %s: %w", address, err), i.discard(), i.closePools())
+		return nil, errors.Join(fmt.Errorf("iSER connection to %s: %w", address, err), i.discard(), i.closeMemory())
 	}
 	return i, nil
 }
@@ -84,23 +84,21 @@ func lookup(ctx context.Context, address string) (netip.AddrPort, error) {
 func (i *initiator) connect(ctx context.Context) error {
 	lim := i.dev.Limits()
 	n := i.config.QueueDepth
+	if err := i.openMemory(); err != nil {
+		return err
+	}
 	// Every Send has a slot: see Enable.
 	d := depths{send: 3*n + recvReserve + 2*spareSlots + loginSlots, recv: n + recvReserve}
+	if i.keys != nil {
+		d.send += 2 * n // a command binds its window and may have to invalidate its key
+	}
 	if err := d.fit(&lim, n+recvReserve); err != nil {
 		return err
 	}
 	if err := i.open(d, d.recv); err != nil {
 		return err
 	}
-	var err error
-	// A key grants what its direction needs and no more. Remote write needs local write (IBTA, 10.6.3.1).
-	if i.sink, err = newPool(i.dev, i.config.PoolBytes/2, rdma.LocalWrite|rdma.RemoteWrite); err != nil {
-		return err
-	}
-	if i.source, err = newPool(i.dev, i.config.PoolBytes/2, rdma.RemoteRead); err != nil {
-		return err
-	}
 	return i.ep.Connect(ctx, rdma.ConnParam{
-		PrivateData: privateData(false), ResponderResources: max(minReads, min(maxReads, lim.MaxReadDepth)),
+		PrivateData: privateData(i.keys != nil), ResponderResources: max(minReads, min(maxReads, lim.MaxReadDepth)),
 	})
 }

@@ -30,13 +30,13 @@ type command struct {
 	itt uint32
 
 	started bool // its command PDU has been staged
-	reads   bool // the piece is for read data
-	piece   piece
-	out     [][]byte // data to be written: the caller's, or a copy after Detach
-	outCur  cursor
-	plan    plan
-	next    uint32 // offset of the next unsolicited Data-Out
-	dataSN  uint32
+	reads   bool // what it offers is for read data
+	offered
+	out    [][]byte // data to be written: the caller's, or a copy after Detach
+	outCur cursor
+	plan   plan
+	next   uint32 // offset of the next unsolicited Data-Out
+	dataSN uint32
 }
 
 // A plan is how a write's data travels: with the command, in unsolicited Data-Out PDUs up to the byte
@@ -59,11 +59,17 @@ type initiator struct {
 	byITT    map[uint32]*command // commands without response
 	active   int                 // of these, those that were sent
 	commands []*command          // not in use
+	keys     *keyring            // nil: keys are permanent
 	sink     *pool               // read data
 	source   *pool               // write data
+	closing  queue[*command]     // those whose keys are to be invalidated
+	copied   uint64              // bytes of data that our processor has moved
 }
 
-var _ iscsi.InitiatorDatamover = (*initiator)(nil)
+var (
+	_ iscsi.InitiatorDatamover = (*initiator)(nil)
+	_ iscsi.Registrar          = (*initiator)(nil)
+)
 
 // Traits implements iscsi.Datamover. The cap on what is sent in full-feature phase is for initiators' short
 // receive buffers; a target posts what it has declared, and immediate data needs it.
@@ -164,6 +170,9 @@ func (i *initiator) SendCommand(t *iscsi.Transfer, bhs *[iscsi.BHSSize]byte, ahs
 		c.plan, c.out = i.planWrite(t.EDTL), t.Out
 	}
 	c.next = c.plan.immediate
+	if t.InPlace && (read || write) {
+		i.locate(c)
+	}
 	i.byITT[c.itt] = c
 	i.queue.push(entry{cmd: c})
 }
@@ -200,13 +209,14 @@ func (i *initiator) stage(e entry) bool {
 	return true
 }
 
-// start stages a command's PDU. False if it has to wait: for another command's end, or for memory.
+// start stages a command's PDU, behind the bind of its window. False if it has to wait: for another command's end,
+// or for memory.
 func (i *initiator) start(c *command) bool {
-	if i.room() < 1 || i.active >= i.config.QueueDepth {
+	const bindAndSend = 2
+	if i.room() < bindAndSend || i.active >= i.config.QueueDepth {
 		return false
 	}
-	n := fixedSize + len(c.ahs) + int(c.plan.immediate)
-	index, ok := i.slot(n)
+	index, ok := i.slot(c, len(c.ahs), c.plan.immediate)
 	if !ok {
 		return false
 	}
@@ -219,15 +229,11 @@ func (i *initiator) start(c *command) bool {
 	iscsi.SetFinal(&c.bhs, c.plan.immediate == c.plan.unsolicited)
 	iscsi.SetDataLength(&c.bhs, c.plan.immediate)
 	s := &i.slots.all[index]
-	b := append(append(h.Append(s.mem[:0]), c.bhs[:]...), c.ahs...)
-	inline := b[len(b):n]
 	word := firstWord(c.out, c.outCur)
-	clear(inline[copyOut(inline, c.out, &c.outCur):])
-	s.itt, s.cmd = c.itt, c
+	i.inlineData(c, s, append(append(h.Append(s.mem[:0]), c.bhs[:]...), c.ahs...), 0, c.plan.immediate)
 	c.started = true
 	i.active++
-	c.sending()
-	i.stageSend(index, 0)
+	i.stageSend(index, i.stageBind(c, index))
 	if i.trace != nil {
 		i.trace(TraceEvent{
 			Step: TraceCommandSent, ITT: c.itt, Key: cmp.Or(h.ReadSTag, h.WriteSTag), Addr: cmp.Or(h.ReadBase, h.WriteBase),
@@ -237,55 +243,31 @@ func (i *initiator) start(c *command) bool {
 	return true
 }
 
-// slot takes a send slot for a command's n bytes, unless it is wanted for the answers to what may still
-// arrive. One Send at a time always goes: PDUs that wait behind the command may hold all the others.
-func (i *initiator) slot(n int) (int32, bool) {
+// slot takes a send slot for a PDU of a command, with ahs bytes of AHS and data bytes of data, unless it is wanted
+// for the answers to what may still arrive. One Send at a time always goes: PDUs that wait behind the command may
+// hold all the others.
+func (i *initiator) slot(c *command, ahs int, data uint32) (int32, bool) {
 	if i.sends > 0 && i.slots.spare() <= i.posted+spareSlots {
 		return 0, false
 	}
-	return i.slots.get(n)
+	if c.inPlace {
+		data = 0 // it is sent from where it is
+	}
+	return i.slots.get(fixedSize + ahs + int(data))
 }
 
-// offer takes the memory that the peer will use and names it in the header. Write data is copied to it
-// now: all of it has to be there before the command is.
-func (i *initiator) offer(c *command) (h Header, ok bool) {
-	p, n := i.source, c.plan.fetched()
-	if c.reads {
-		p, n = i.sink, c.t.EDTL
+// inlineData ends the PDU b, which is in s, with bytes [off, off+n) of the command's data.
+func (i *initiator) inlineData(c *command, s *slot, b []byte, off, n uint32) {
+	s.itt, s.cmd = c.itt, c
+	c.sending()
+	switch {
+	case n == 0:
+	case c.inPlace:
+		s.data = c.sge(off, n)
+	default:
+		data := b[len(b) : len(b)+int(n)]
+		clear(data[i.copyOut(data, c.out, &c.outCur):])
 	}
-	if n == 0 {
-		return h, true // no key: nothing can be done with it
-	}
-	pc, ok, err := p.get(int(n))
-	if err != nil {
-		i.fail(fmt.Errorf("memory for %d bytes of command %08x: %w", n, c.itt, err))
-	}
-	if !ok {
-		return h, false
-	}
-	c.piece, c.pooled = pc, true
-	if c.reads {
-		return Header{Flags: ReadValid, ReadSTag: pc.key(), ReadBase: pc.addr()}, true
-	}
-	cur := cursor{}
-	if c.plan.unsolicited > 0 {
-		cur = seek(c.out, c.plan.unsolicited)
-	}
-	mem := pc.mem(int(n))
-	clear(mem[copyOut(mem, c.out, &cur):]) // a caller with fewer bytes than announced must not send old ones
-	return Header{Flags: WriteValid, WriteSTag: pc.key(), WriteBase: pc.addr()}, true
-}
-
-// seek is the place n bytes into bufs, or their end.
-func seek(bufs [][]byte, n uint32) (cur cursor) {
-	for cur.buf < len(bufs) && n > 0 {
-		m := min(uint64(n), uint64(len(bufs[cur.buf])-cur.off))
-		n -= uint32(m)
-		if cur.off += int(m); cur.off == len(bufs[cur.buf]) {
-			cur = cursor{buf: cur.buf + 1}
-		}
-	}
-	return cur
 }
 
 // stageDataOut stages the next unsolicited Data-Out: as long as the target takes, but for the last one
@@ -295,7 +277,7 @@ func (i *initiator) stageDataOut(c *command) bool {
 	if i.room() < 1 {
 		return false
 	}
-	index, ok := i.slot(fixedSize + int(n))
+	index, ok := i.slot(c, 0, n)
 	if !ok {
 		return false
 	}
@@ -307,26 +289,35 @@ func (i *initiator) stageDataOut(c *command) bool {
 	pdu.Put(&bhs)
 	s := &i.slots.all[index]
 	h := Header{}
-	b := append(h.Append(s.mem[:0]), bhs[:]...)
-	data := b[len(b) : len(b)+int(n)]
-	clear(data[copyOut(data, c.out, &c.outCur):])
-	s.op, s.itt, s.cmd = rdma.OpSend, c.itt, c
+	i.inlineData(c, s, append(h.Append(s.mem[:0]), bhs[:]...), c.next, n)
+	s.op = rdma.OpSend
 	c.dataSN++
 	c.next += n
-	c.sending()
 	i.stageSend(index, 0)
 	return true
 }
 
-// stageMore implements role.
+// stageMore implements role. Invalidations are not in the queue of Sends, which may be waiting for just the memory
+// that they free.
 func (i *initiator) stageMore() {
+	for i.closing.len() > 0 && i.room() > 0 {
+		i.stageInvalidate(i.closing.pop())
+	}
 	for i.pings.len() > 0 && i.room() > 0 {
 		i.stageSend(i.pings.pop().slot, 0)
 	}
 }
 
-// done implements role.
-func (i *initiator) done(*op, bool) {}
+// done implements role. An invalidation that was flushed has not closed its key: the queue pair's end does.
+func (i *initiator) done(o *op, ok bool) {
+	switch {
+	case o.kind != kindInvalidate:
+	case ok && i.err == nil:
+		i.do(o.cmd, o.cmd.closed())
+	default:
+		i.do(o.cmd, o.cmd.die())
+	}
+}
 
 // sent implements role.
 func (i *initiator) sent(s *slot) {
@@ -342,13 +333,17 @@ func (i *initiator) abandoned(e entry) {
 	}
 }
 
-// failed implements role: every command ends.
+// failed implements role: every command ends, but those whose caller's memory the queue pair may still use.
 func (i *initiator) failed() {
 	for _, c := range i.byITT {
 		i.do(c, c.die())
 	}
 	clear(i.byITT)
 	i.active = 0
+	for i.closing.len() > 0 {
+		c := i.closing.pop()
+		i.do(c, c.die())
+	}
 	for i.pings.len() > 0 {
 		i.slots.put(i.pings.pop().slot)
 	}
@@ -365,13 +360,16 @@ func (i *initiator) Detach(t *iscsi.Transfer) {
 	if c == nil || c.detached {
 		return
 	}
+	if c.inPlace {
+		panic(fmt.Sprintf("iser: command %08x uses its caller's memory and cannot be detached from it", c.itt))
+	}
 	c.detached = true
 	if !c.queued || len(c.out) == 0 {
 		c.out = nil
 		return
 	}
 	private := make([]byte, total(c.out))
-	copyOut(private, c.out, &cursor{})
+	i.copyOut(private, c.out, &cursor{})
 	c.out = [][]byte{private}
 	if c.started {
 		c.outCur = seek(c.out, c.next)
@@ -394,25 +392,6 @@ func (i *initiator) Forget(t *iscsi.Transfer) {
 	i.do(c, c.forget())
 }
 
-// do performs what a step of a request asks for.
-func (i *initiator) do(c *command, act action) {
-	p := i.source
-	if c.reads {
-		p = i.sink
-	}
-	if act&actPut != 0 {
-		if err := p.put(c.piece); err != nil {
-			i.fail(err)
-		}
-	}
-	if act&actLose != 0 {
-		p.lose(c.piece)
-	}
-	if act&actRelease != 0 {
-		i.release(c)
-	}
-}
-
 // release tells the engine that a command is over.
 func (i *initiator) release(c *command) {
 	t := c.t
@@ -429,16 +408,5 @@ func (i *initiator) Close() error {
 	if i.closed {
 		return nil
 	}
-	return errors.Join(i.shut(), i.closePools())
-}
-
-func (i *initiator) closePools() error {
-	var errs []error
-	for _, p := range []*pool{i.sink, i.source} {
-		if p != nil {
-			errs = append(errs, p.close())
-		}
-	}
-	i.sink, i.source = nil, nil
-	return errors.Join(errs...)
+	return errors.Join(i.shut(), i.closeMemory())
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/goiser/goiser/iscsi"
+	"github.com/goiser/goiser/iser/rdma"
 )
 
 func TestDetachedBuffersAreNotTouched(t *testing.T) {
@@ -33,7 +34,8 @@ func TestDetachedBuffersAreNotTouched(t *testing.T) {
 	require.Equal(t, make([]byte, 512), in)
 	require.NoError(t, b.ini.Flush())
 	b.until(iscsi.EventReleased)
-	require.Zero(t, b.ini.sink.live, "the response has come: its memory is free")
+	require.Zero(t, b.ini.sink.live, "the response has come, and the key is dead: its memory is free")
+	require.NoError(t, b.ini.Flush())
 	m, _ = received(t, p.recv())
 	require.Equal(t, want, p.get(m.WriteSTag, m.WriteBase, 9000), "it still sends what it was given")
 }
@@ -69,8 +71,9 @@ func TestDetachAmidUnsolicitedData(t *testing.T) {
 	require.Equal(t, want[65536:], p.get(m.WriteSTag, m.WriteBase, 70000-65536))
 }
 
+// Where keys are permanent, what the peer may still write to is not used again.
 func TestForgottenMemoryIsQuarantined(t *testing.T) {
-	b, p := newInitiator(t, strict, InitiatorConfig{PoolBytes: 2 << 20})
+	b, p := newInitiator(t, strict, InitiatorConfig{PoolBytes: 2 << 20, NoInvalidate: true})
 	b.enable(normalParams())
 	p.post(40)
 	var lost []message
@@ -111,6 +114,38 @@ func TestForgottenMemoryIsQuarantined(t *testing.T) {
 	}
 	_, err := b.fails()
 	require.ErrorIs(t, err, errPoolLost)
+}
+
+// A thousand aborted commands of 512 KiB in a pool for two of them: their keys end, and the memory is used again.
+func TestForgottenMemoryComesBackWithItsKey(t *testing.T) {
+	b, p := newInitiator(t, strict, InitiatorConfig{PoolBytes: 2 << 20})
+	b.enable(normalParams())
+	for i := range uint32(1000) {
+		p.post(1)
+		var tr *iscsi.Transfer
+		if i%2 == 0 {
+			tr = b.command(i, make([]byte, 512<<10), nil)
+		} else {
+			tr = b.command(i, nil, make([]byte, 512<<10))
+		}
+		require.NoError(t, b.ini.Flush())
+		p.recv()
+		b.ini.Detach(tr)
+		b.ini.Forget(tr)
+		require.NoError(t, b.ini.Flush())
+		require.Same(t, tr, b.until(iscsi.EventReleased).Transfer)
+	}
+	require.Zero(t, b.ini.sink.live+b.ini.source.live+b.ini.sink.lost+b.ini.source.lost)
+	require.Equal(t, len(b.ini.keys.all), b.ini.keys.free.len())
+	p.post(1)
+	tr := b.command(2000, make([]byte, 512), nil)
+	require.NoError(t, b.ini.Flush())
+	m, _ := received(t, p.recv())
+	b.ini.Forget(tr)
+	require.NoError(t, b.ini.Flush())
+	p.put(m.ReadSTag, m.ReadBase, []byte("late")) // and a late Write finds no memory
+	require.NotEmpty(t, p.bad)
+	require.Equal(t, rdma.RemAccessErr, p.bad[0].Status)
 }
 
 func TestForgetBeforeItWasSent(t *testing.T) {

@@ -95,7 +95,7 @@ func TestBadMessagesOfATarget(t *testing.T) {
 
 // A device that lets an ordinary region be invalidated tells us so; the connection has to end.
 func TestInvalidationThatWasRefused(t *testing.T) {
-	b, p := newInitiator(t, strict, InitiatorConfig{})
+	b, p := newInitiator(t, strict, InitiatorConfig{NoInvalidate: true})
 	b.enable(normalParams())
 	p.post(1)
 	in := make([]byte, 100)

@@ -49,6 +49,8 @@ func TestCommandsWaitTheirTurn(t *testing.T) {
 				p.answer(iscsi.SCSIResponse{ITT: cmd.ITT})
 				require.Same(t, trs[i], b.until(iscsi.EventPDU).Transfer)
 				require.NoError(t, b.ini.Flush())
+				require.Same(t, trs[i], b.until(iscsi.EventReleased).Transfer)
+				require.NoError(t, b.ini.Flush())
 				require.Equal(t, pattern(make([]byte, 8000), uint32(i)), ins[i][:8000])
 			}
 			m, _ := received(t, p.recv())
@@ -106,6 +108,8 @@ func TestCommandLongerThanThePool(t *testing.T) {
 	p.answer(iscsi.SCSIResponse{ITT: 1})
 	require.Same(t, tr, b.until(iscsi.EventPDU).Transfer)
 	require.Equal(t, "the end!", string(in[3<<20-8:]))
+	require.NoError(t, b.ini.Flush())
+	b.until(iscsi.EventReleased)
 	require.Equal(t, regions, b.f.Gauges().Regions)
 }
 

@@ -26,6 +26,10 @@ type InitiatorConfig struct {
 	// PartialImmediate sends immediate data with longer writes too, as far as negotiated.
 	MaxImmediate     int
 	PartialImmediate bool
+	// NoInvalidate keeps one permanent key for all read data and one for all write data, as is done on devices
+	// without memory windows, and says "no" to Send with Invalidate in the CM private data. Memory of a command
+	// that was aborted is then lost until the connection's end: the peer can still reach it.
+	NoInvalidate bool
 	// Trace is as in TargetConfig.
 	Trace func(TraceEvent)
 }

@@ -140,7 +140,7 @@ func (l *listener) join(rd rdma.Device) (*device, error) {
 	}
 	i := slices.IndexFunc(l.devices, func(d *device) bool { return d.Device == rd })
 	if i < 0 {
-		d := newDevice(rd)
+		d := newDevice(rd, localAccess(rd))
 		for _, mem := range l.memory {
 			if err := d.register(mem); err != nil {
 				return nil, errors.Join(err, d.closeRegions())

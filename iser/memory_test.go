@@ -21,7 +21,7 @@ func testDevice(t testing.TB, f *fabric.Fabric) rdma.Device {
 }
 
 func TestGather(t *testing.T) {
-	d := newDevice(testDevice(t, fabric.New(fabric.Options{})))
+	d := newDevice(testDevice(t, fabric.New(fabric.Options{})), rdma.LocalWrite)
 	mem := make([]byte, 40000)
 	one, two := mem[:10000], mem[10000:20000] // neighbours, but two regions
 	require.NoError(t, d.register(one))
@@ -64,7 +64,7 @@ func TestGather(t *testing.T) {
 
 func TestRegisterCountsAndRefusesOverlap(t *testing.T) {
 	f := fabric.New(fabric.Options{})
-	d := newDevice(testDevice(t, f))
+	d := newDevice(testDevice(t, f), rdma.LocalWrite)
 	mem := make([]byte, 3000)
 	require.NoError(t, d.register(nil))
 	require.NoError(t, d.register(mem[1000:2000]))

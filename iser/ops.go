@@ -11,11 +11,13 @@ import (
 type kind uint8
 
 const (
-	kindRecv  kind = iota + 1 // receive buffer
-	kindSend                  // op
-	kindStep                  // op: the last RDMA Write of a step of a long chain
-	kindWrite                 // slot of the response; not signalled, seen only when it fails
-	kindRead                  // op
+	kindRecv       kind = iota + 1 // receive buffer
+	kindSend                       // op
+	kindStep                       // op: the last RDMA Write of a step of a long chain
+	kindWrite                      // slot of the response; not signalled, seen only when it fails
+	kindRead                       // op
+	kindBind                       // slot of the command; not signalled, seen only when it fails
+	kindInvalidate                 // op
 )
 
 func (k kind) String() string {
@@ -28,6 +30,10 @@ func (k kind) String() string {
 		return "RDMA Write"
 	case kindRead:
 		return "RDMA Read"
+	case kindBind:
+		return "Bind Window"
+	case kindInvalidate:
+		return "Local Invalidate"
 	}
 	return fmt.Sprintf("work request of kind %d", uint8(k))
 }
@@ -40,9 +46,10 @@ func splitID(id uint64) (kind, int32) { return kind(id >> 56), int32(uint32(id))
 type op struct {
 	kind   kind // 0: free
 	slot   int32
-	covers int32 // send queue entries that its completion frees: itself and unsignalled ones before
-	chunk  int32 // bounce chunks to free with it, noChunk if none
-	task   *task // Read or step
+	covers int32    // send queue entries that its completion frees: itself and unsignalled ones before
+	chunk  int32    // bounce chunks to free with it, noChunk if none
+	task   *task    // Read or step
+	cmd    *command // Invalidate
 	// An RDMA Read into a bounce chunk is copied to here.
 	cur cursor
 	// What it did, for traces and errors.

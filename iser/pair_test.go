@@ -322,7 +322,7 @@ func TestRandomMixedIO(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					for seed := range uint64(2) {
 						p := newPair(t, fabric.Options{Seed: seed, RNRFatal: true}, TargetConfig{Window: 16},
-							InitiatorConfig{QueueDepth: 16, PartialImmediate: partial, PoolBytes: 2 << 20})
+							InitiatorConfig{QueueDepth: 16, PartialImmediate: partial, PoolBytes: 2 << 20, NoInvalidate: seed == 1})
 						params := normalParams()
 						params.InitialR2T = r2t
 						params.FirstBurstLength = 40000

@@ -13,6 +13,7 @@ import (
 type slot struct {
 	mem   []byte
 	sge   rdma.SGE // Length is what the message is long
+	data  rdma.SGE // what follows from the caller's own memory; Length 0: nothing
 	class int
 
 	itt  uint32
@@ -86,7 +87,7 @@ func (s *slots) put(index int32) {
 	if sl.op == 0 {
 		panic(fmt.Sprintf("iser: send slot %d given back twice", index))
 	}
-	sl.op, sl.inv, sl.itt, sl.task, sl.cmd = 0, 0, 0, nil, nil
+	sl.op, sl.inv, sl.itt, sl.task, sl.cmd, sl.data = 0, 0, 0, nil, nil, rdma.SGE{}
 	c := &s.classes[sl.class]
 	c.free = append(c.free, index)
 }

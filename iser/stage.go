@@ -52,6 +52,9 @@ func (c *conn) stageSend(slot int32, unsignalled int) *op {
 	w.ID, w.Op, w.InvalidateKey = workID(kindSend, index), s.op, s.inv
 	w.Flags = rdma.Signaled | rdma.Solicited // RFC 7145, 7.1: SendSE and SendInvSE
 	w.SGL = append(w.SGL, s.sge)
+	if s.data.Length > 0 {
+		w.SGL = append(w.SGL, s.data)
+	}
 	c.credits--
 	c.sends++
 	return o
@@ -100,7 +103,7 @@ func (c *conn) refused(n int, err error) {
 func (c *conn) unstage() {
 	for i := c.next; i < len(c.wrs); i++ {
 		k, index := splitID(c.wrs[i].ID)
-		if k == kindWrite {
+		if k == kindWrite || k == kindBind {
 			continue
 		}
 		o := c.ops.at(k, index)

@@ -15,6 +15,7 @@ const (
 	TraceResponsePosted   TraceStep = "response posted"
 	TraceResponseReceived TraceStep = "response received"
 	TraceSendDone         TraceStep = "Send completed"
+	TraceKeyInvalidated   TraceStep = "STag invalidated" // by us; else the response's event names the STag
 )
 
 // A TraceEvent is one step with its numbers. Those that a step does not have are zero.

@@ -32,6 +32,8 @@ type Options struct {
 	Backlog int
 	// Limits are what the devices say they can do and hold callers to; nil: DefaultLimits.
 	Limits *rdma.Limits
+	// MaxWindows bounds the windows of all devices together, as devices do; 0: no bound.
+	MaxWindows int
 	// Tap, if set, is told of every operation as it is executed.
 	Tap func(*Operation)
 	// Fault, if set, is asked about every work request of every send queue before it is queued, on the

@@ -230,6 +230,9 @@ func (d *device) NewWindow() (rdma.Window, error) {
 	}
 	d.f.mem.Lock()
 	defer d.f.mem.Unlock()
+	if most := int64(d.f.opts.MaxWindows); most > 0 && d.f.gauges.windows.Load() >= most {
+		return nil, fmt.Errorf("fabric: new window: all %d are in use", most)
+	}
 	i, err := d.takeSlot()
 	if err != nil {
 		return nil, fmt.Errorf("fabric: new window: %w", err)
