@@ -143,6 +143,7 @@ func TestForgottenMemoryComesBackWithItsKey(t *testing.T) {
 	m, _ := received(t, p.recv())
 	b.ini.Forget(tr)
 	require.NoError(t, b.ini.Flush())
+	b.until(iscsi.EventReleased)
 	p.put(m.ReadSTag, m.ReadBase, []byte("late")) // and a late Write finds no memory
 	require.NotEmpty(t, p.bad)
 	require.Equal(t, rdma.RemAccessErr, p.bad[0].Status)

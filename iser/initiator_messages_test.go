@@ -1,6 +1,7 @@
 package iser
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"time"
@@ -153,4 +154,93 @@ func TestResponseToACommandThatWasNotSent(t *testing.T) {
 	evs, err := b.fails()
 	require.ErrorIs(t, err, ErrProtocol)
 	require.Len(t, evs, 2)
+}
+
+// TestKeysThatAreNotTheTargetsToInvalidate is conformance 146: the connection fails, and the data of other commands is
+// safe. The device has done it before we hear of it; where the fabric would refuse, what comes is handed in.
+func TestKeysThatAreNotTheTargetsToInvalidate(t *testing.T) {
+	const first, second, none = 1, 2, 3
+	for name, c := range map[string]struct {
+		op  iscsi.Opcode
+		itt uint32
+		key func(one, two uint32) uint32
+	}{
+		"another command's":       {iscsi.OpSCSIResponse, first, func(_, two uint32) uint32 { return two }},
+		"an earlier one":          {iscsi.OpSCSIResponse, first, func(one, _ uint32) uint32 { return one - 1 }},
+		"zero":                    {iscsi.OpSCSIResponse, first, func(_, _ uint32) uint32 { return 0 }},
+		"of a command without":    {iscsi.OpSCSIResponse, none, func(one, _ uint32) uint32 { return one }},
+		"of an unknown command":   {iscsi.OpSCSIResponse, 99, func(one, _ uint32) uint32 { return one }},
+		"with a NOP-In":           {iscsi.OpNOPIn, iscsi.ReservedTag, func(one, _ uint32) uint32 { return one }},
+		"with a TMF Response":     {iscsi.OpTMFResponse, first, func(one, _ uint32) uint32 { return one }},
+		"with a Reject":           {iscsi.OpReject, iscsi.ReservedTag, func(one, _ uint32) uint32 { return one }},
+		"with a Login Response":   {iscsi.OpLoginResponse, first, func(one, _ uint32) uint32 { return one }},
+		"with an unknown PDU":     {0x3e, first, func(one, _ uint32) uint32 { return one }},
+		"with an Async Message":   {iscsi.OpAsync, iscsi.ReservedTag, func(one, _ uint32) uint32 { return one }},
+		"with a Logout Response":  {iscsi.OpLogoutResp, first, func(one, _ uint32) uint32 { return one }},
+		"with a Text Response":    {iscsi.OpTextResponse, first, func(one, _ uint32) uint32 { return one }},
+		"with an R2T, of all":     {iscsi.OpR2T, first, func(one, _ uint32) uint32 { return one }},
+		"with Data-In and status": {iscsi.OpDataIn, first, func(one, _ uint32) uint32 { return one }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, p := newInitiator(t, strict, InitiatorConfig{})
+			b.enable(normalParams())
+			p.post(3)
+			in := make([]byte, 600)
+			b.command(first, in, nil)
+			b.command(second, nil, make([]byte, 8192))
+			b.command(none, nil, make([]byte, 100)) // all inline
+			require.NoError(t, b.ini.Flush())
+			one, _ := received(t, p.recv())
+			two, _ := received(t, p.recv())
+			var bhs [iscsi.BHSSize]byte
+			bhs[0], bhs[1] = byte(c.op), 0x80
+			binary.BigEndian.PutUint32(bhs[16:], c.itt)
+			var m message
+			require.NoError(t, m.parse(append((&Header{}).Append(nil), bhs[:]...)))
+			_, ok := b.ini.receive(&m, &rdma.Completion{Invalidated: true, InvalidatedKey: c.key(one.ReadSTag, two.WriteSTag)})
+			require.False(t, ok)
+			evs, err := b.fails()
+			require.ErrorIs(t, err, ErrProtocol)
+			for _, ev := range evs {
+				require.Equal(t, iscsi.EventReleased, ev.Kind)
+			}
+			require.Len(t, evs, 3)
+			require.Equal(t, make([]byte, 600), in)
+		})
+	}
+}
+
+// TestEachKeyIsInvalidatedOnce is conformance 147: by the response, or else by us; and the command is over then only.
+func TestEachKeyIsInvalidatedOnce(t *testing.T) {
+	b, p := newInitiator(t, strict, InitiatorConfig{QueueDepth: 2})
+	b.enable(normalParams())
+	for i := range uint32(600) { // more often than a window has keys
+		p.post(1)
+		in := make([]byte, 600)
+		tr := b.command(i, in, nil)
+		require.NoError(t, b.ini.Flush())
+		m, _ := received(t, p.recv())
+		p.put(m.ReadSTag, m.ReadBase, pattern(make([]byte, 600), i))
+		byPeer := i%3 == 0
+		wr := rdma.SendWR{Op: rdma.OpSend}
+		if byPeer {
+			wr = rdma.SendWR{Op: rdma.OpSendInv, InvalidateKey: m.ReadSTag}
+		}
+		p.startOp(wr, responseBytes(iscsi.SCSIResponse{ITT: i}))
+		require.Same(t, tr, b.until(iscsi.EventPDU).Transfer)
+		require.Equal(t, pattern(make([]byte, 600), i), in)
+		require.NoError(t, b.ini.Flush())
+		require.Same(t, tr, b.until(iscsi.EventReleased).Transfer)
+		ops := b.tap.take()
+		local := ofKind(ops, rdma.OpLocalInv)
+		if byPeer {
+			require.Empty(t, local)
+		} else {
+			require.Len(t, local, 1)
+			require.Equal(t, m.ReadSTag, local[0].Key)
+		}
+		require.Len(t, ofKind(ops, rdma.OpBindWindow), 1)
+		p.poll()
+		require.Empty(t, p.bad)
+	}
 }

@@ -158,8 +158,10 @@ func (i *initiator) copyOut(dst []byte, bufs [][]byte, cur *cursor) int {
 
 // do performs what a step of a request asks for.
 func (i *initiator) do(c *command, act action) {
-	if act&actInvalidate != 0 {
+	if act&actInvalidate != 0 && i.err == nil {
 		i.closing.push(c)
+	} else if act&actInvalidate != 0 {
+		act |= c.die() // the queue pair's end closes it
 	}
 	if act&actPut != 0 {
 		i.giveBack(c)

@@ -9,15 +9,16 @@ package iser
 //
 // The states of a key:
 //
-//	          ┌──────────── answered, with its invalidation ────────────┐
-//	open ─────┤                                                         ├──► closed: the memory is given back
-//	          └─ answered without │ forgotten ──► closing ── completed ─┘
+//	          ┌─────────────── answered, with its invalidation ────────────────┐
+//	open ─────┤                                                                ├──► closed: the memory is given back
+//	          └─ answered without │ forgotten, and Sends completed ► closing ──┘
 //
 //	permanent ─ answered ──► closed (the peer has promised not to use it any more)
 //	          └ forgotten ─► closed, and the pool memory is lost: the peer may still use it
 //
 // Nothing but an answer or its certain absence closes a key: a timeout that invalidated one would race the peer's
-// own invalidation, and the second of the two ends the connection (ISER.md 4.8, race 14).
+// own invalidation, and the second of the two ends the connection (ISER.md 4.8, race 14). And we close none while a
+// Send is being sent that has to do with it.
 type request struct {
 	queued bool // more of it is still to be sent
 	sends  int  // Sends staged or posted, not completed
@@ -86,13 +87,9 @@ func (r *request) answer(invalidated bool, stag uint32) (act action, ok bool) {
 	if !r.detached {
 		act = actCopy
 	}
-	switch {
-	case invalidated, r.key == keyPermanent:
+	if invalidated || r.key == keyPermanent {
 		r.key = keyClosed
 		act |= actPut
-	case r.key == keyOpen:
-		r.key = keyClosing
-		act |= actInvalidate
 	}
 	return act | r.end(), true
 }
@@ -103,11 +100,7 @@ func (r *request) forget() (act action) {
 		return 0
 	}
 	r.forgotten = true
-	switch r.key {
-	case keyOpen:
-		r.key = keyClosing
-		act = actInvalidate
-	case keyPermanent:
+	if r.key == keyPermanent {
 		r.key = keyClosed
 		act = actLose
 	}
@@ -134,11 +127,18 @@ func (r *request) die() action {
 	return actRelease
 }
 
-// end finds out whether the request is over.
+// end finds out whether the request is over, or would be but for its key.
 func (r *request) end() action {
-	if r.released || r.queued || r.sends > 0 || r.key != keyClosed || !r.answered && !r.forgotten {
+	if r.released || r.queued || r.sends > 0 || !r.answered && !r.forgotten {
 		return 0
 	}
-	r.released = true
-	return actRelease
+	switch r.key {
+	case keyOpen:
+		r.key = keyClosing
+		return actInvalidate
+	case keyClosed:
+		r.released = true
+		return actRelease
+	}
+	return 0
 }
