@@ -15,3 +15,7 @@ func openFile(s settings) (Store, error) {
 func openBlock(s settings) (Store, error) {
 	return nil, fmt.Errorf("block store %s: %w on this system: use Linux, or a ram store", s["path"], errors.ErrUnsupported)
 }
+
+func openGotgt(s settings) (Store, error) {
+	return nil, fmt.Errorf("gotgt store %s:%s: %w on this system: use Linux, or a ram store", s["plugin"], s["path"], errors.ErrUnsupported)
+}

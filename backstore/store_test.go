@@ -50,7 +50,7 @@ func TestWrongOptions(t *testing.T) {
 		option string
 		want   string
 	}{
-		{"tape", nil, "", `store type "tape": not known; there are block, fault, file, null, pattern, ram`},
+		{"tape", nil, "", `store type "tape": not known; there are block, fault, file, gotgt, null, pattern, ram`},
 		{"ram", nil, "size", "ram store: option size: missing: bytes (1GiB); memory is taken when first written"},
 		{"ram", backstore.Options{"size": "1GB"}, "size", `ram store: option size: "1GB" is not a size: want bytes, or a number with k, m, g or t ("4096", "4k", "1.5GiB": powers of 1024)`},
 		{"ram", backstore.Options{"size": "0"}, "size", "ram store: option size: 0 (0 bytes) is not a multiple of 512 bytes, at least one"},
@@ -86,7 +86,7 @@ func TestTypes(t *testing.T) {
 			assert.NotEmpty(t, o.Summary, o.Name)
 		}
 	}
-	require.Equal(t, []string{"block", "fault", "file", "null", "pattern", "ram"}, names)
+	require.Equal(t, []string{"block", "fault", "file", "gotgt", "null", "pattern", "ram"}, names)
 }
 
 func BenchmarkRAM4K(b *testing.B) {

@@ -113,6 +113,7 @@ func Types() []Type {
 				},
 			},
 		},
+		gotgtType(),
 		{
 			Name: "null", Summary: "nothing: reads zeros, discards writes", open: openNull,
 			Options: []Option{{Name: "size", Default: "1TiB", Summary: "bytes", check: storeSize}},

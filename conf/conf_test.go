@@ -153,7 +153,7 @@ x.yaml:7:11: portals/0/listen: other hosts can reach 0.0.0.0:3260, and nobody wh
 >    7 | - listen: 0.0.0.0:3260
                    ^`},
 		{"two mistakes", strings.Replace(small, "type: ram,", "type: rma,", 1) + "limits: {sessions: 0}\n", `
-x.yaml:3:15: backstores/vm1/type: store type "rma": not known; there are block, fault, file, null, pattern, ram
+x.yaml:3:15: backstores/vm1/type: store type "rma": not known; there are block, fault, file, gotgt, null, pattern, ram
      1 | version: 1
      2 | backstores:
 >    3 |   vm1: {type: rma, size: 1MiB}

@@ -30,6 +30,20 @@ func Run(t *testing.T, open func(t *testing.T) backstore.Store) {
 	RunDiscarding(t, open)
 }
 
+// RunAllocating leaves out of Run that requests allocate nothing.
+func RunAllocating(t *testing.T, open func(t *testing.T) backstore.Store) {
+	RunStoring(t, open)
+	RunComputed(t, open)
+	run(t, open, offered)
+}
+
+// offered are promises about what is handed in and out, which hold whatever a store keeps.
+var offered = map[string]func(*testing.T, backstore.Store){
+	"mapped memory":     mapped,
+	"buffers unchanged": unchanged,
+	"optional ranges":   optionalBounds,
+}
+
 // RunStoring holds stores only to keeping what is written.
 func RunStoring(t *testing.T, open func(t *testing.T) backstore.Store) {
 	run(t, open, map[string]func(*testing.T, backstore.Store){
@@ -50,12 +64,8 @@ func RunStoring(t *testing.T, open func(t *testing.T) backstore.Store) {
 // RunDiscarding leaves out what a store that forgets its writes cannot pass.
 func RunDiscarding(t *testing.T, open func(t *testing.T) backstore.Store) {
 	RunComputed(t, open)
-	run(t, open, map[string]func(*testing.T, backstore.Store){
-		"no allocation":     noAllocation,
-		"mapped memory":     mapped,
-		"buffers unchanged": unchanged,
-		"optional ranges":   optionalBounds,
-	})
+	run(t, open, offered)
+	run(t, open, map[string]func(*testing.T, backstore.Store){"no allocation": noAllocation})
 }
 
 // RunComputed leaves out, beyond that, what a store cannot pass that takes only some bytes.

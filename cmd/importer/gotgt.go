@@ -126,6 +126,9 @@ func (im *importer) gotgtLUN(t *conf.Target, number int, s config.BackendStorage
 		l.Store = im.pathStore(where, path, backstore.Options{})
 	case "null":
 		l.Store = im.store(where, where, "null", "null", backstore.Options{})
+	case "ceph-rbd":
+		l.Store = im.store(where, s.Path, path, "gotgt", backstore.Options{"plugin": plugin, "path": path})
+		im.lostf("%s: gotgt's plug-in %s has to be in iserd: build it with -tags ceph", where, plugin)
 	default:
 		im.lostf("target %s: LUN %d is left out: %s: stores of type %q have no like here", t.Name, number, where, plugin)
 		return

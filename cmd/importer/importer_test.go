@@ -60,11 +60,13 @@ portals:
 backstores:
   disk.img: {type: file, path: DIR/disk.img}
   "null": {type: "null"}
+  pool-image: {type: gotgt, plugin: ceph-rbd, path: pool/image}
 targets:
   iqn.2016-09.com.gotgt.gostor:02:example-tgt-0:
     luns:
       "0": {store: disk.img, block_size: 4096}
       "1": "null"
+      "5": pool-image
     groups: [1]
   iqn.2016-09.com.gotgt.gostor:02:example-tgt-1:
     luns:
@@ -72,9 +74,10 @@ targets:
     groups: [1, 2]
 `, `DIR/gotgt.json: unknown field "more"
 portal 2 is left out: "nowhere:1" is no address; want ADDRESS:PORT with a numeric address, as 127.0.0.1:3260, 0.0.0.0:3260 or [::1]:3260
-target iqn.2016-09.com.gotgt.gostor:02:example-tgt-0: LUN 2 is left out: storage 1002: stores of type "ceph" have no like here
+target iqn.2016-09.com.gotgt.gostor:02:example-tgt-0: LUN 2 is left out: storage 1002: stores of type "tape" have no like here
 target iqn.2016-09.com.gotgt.gostor:02:example-tgt-0: LUN 3 is left out: storage 1003 is not online
 target iqn.2016-09.com.gotgt.gostor:02:example-tgt-0: LUN 4 is left out: there is no storage 9
+storage 1004: gotgt's plug-in ceph-rbd has to be in iserd: build it with -tags ceph
 target iqn.2016-09.com.gotgt.gostor:02:example-tgt-1: there is no portal 2`)
 }
 

@@ -47,6 +47,7 @@ func (a *app) serveCommand() error {
 	if err != nil {
 		return err
 	}
+	adoptGlobalLog(log)
 	c, err := a.flags.configuration()
 	if err != nil {
 		return err
