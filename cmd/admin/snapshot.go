@@ -16,6 +16,7 @@ type Snapshot struct {
 	Sessions   []Session   `json:"sessions"`
 	Providers  []Provider  `json:"providers"`
 	Buffers    Buffers     `json:"buffers"`
+	Stats      Stats       `json:"stats"`
 }
 
 // Config is how the running configuration stands to its file.
@@ -88,8 +89,9 @@ type Session struct {
 	Portal       string            `json:"portal"` // the address that its oldest connection has come to
 	Connections  int               `json:"connections"`
 	Since        time.Time         `json:"since"`
-	Keys         map[string]string `json:"keys"` // as negotiated (RFC 7143, 13)
-	Commands     uint64            `json:"commands"`
+	Keys         map[string]string `json:"keys"`      // as negotiated (RFC 7143, 13)
+	Commands     uint64            `json:"commands"`  // answered
+	InFlight     int               `json:"in_flight"` // whose answer has not left
 	ReadBytes    uint64            `json:"read_bytes"`
 	WrittenBytes uint64            `json:"written_bytes"`
 	Errors       uint64            `json:"errors"`

@@ -147,7 +147,7 @@ func (s *Stats) add(o *Stats) {
 	s.Dropped += o.Dropped
 }
 
-// tallies count what is rare. Their keys are our own answers, and so they are few.
+// tallies count what is rare. Their keys are few: our own answers, and with some the 7 bits of a function's code.
 type tallies struct {
 	mu                               sync.Mutex
 	rejects                          map[iscsi.RejectReason]uint64

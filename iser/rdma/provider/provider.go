@@ -93,13 +93,21 @@ var ErrNoPackets = errors.New("only the packets of our own RoCE (provider roce) 
 
 // Watch shows the packets of our own RoCE to w from now on; nil ends it. Without it the error wraps ErrNoPackets.
 func (p *Provider) Watch(w link.Watcher) error {
-	for _, q := range p.list {
-		if r, ok := q.(*roce.Provider); ok {
-			r.Watch(w)
-			return nil
-		}
+	if r := p.RoCE(); r != nil {
+		r.Watch(w)
+		return nil
 	}
 	return fmt.Errorf("provider %s: %w", p.name, ErrNoPackets)
+}
+
+// RoCE is our own RoCE among the providers, whose counters can be read; nil if it is not there.
+func (p *Provider) RoCE() *roce.Provider {
+	for _, q := range p.list {
+		if r, ok := q.(*roce.Provider); ok {
+			return r
+		}
+	}
+	return nil
 }
 
 // Close closes what was opened, connections included.

@@ -74,5 +74,7 @@ func TestRoCEIsOpenedWithoutLookingForDevices(t *testing.T) {
 	assert.Len(t, p.list, 1)
 	assert.NoError(t, p.missing)
 	assert.Equal(t, RoCE, p.Name())
+	assert.Same(t, p.list[0], p.RoCE())
+	assert.Nil(t, (&Provider{list: []rdma.Provider{named{nil, Verbs, nil}}}).RoCE())
 	require.NoError(t, p.Close())
 }

@@ -61,6 +61,9 @@ func (p *Provider) QueuePairs() []QPCounters {
 	return all
 }
 
+// Keys is how many keys to memory are in use, of regions and windows.
+func (p *Provider) Keys() int { return p.dev.memory.Keys() }
+
 func (p *Provider) allPorts() []*port {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -61,6 +61,13 @@ func NewMemory(seed uint64) *Memory {
 	return &Memory{rng: rand.New(rand.NewChaCha8(s))}
 }
 
+// Keys is how many keys are in use: regions, and windows that are bound or have been.
+func (m *Memory) Keys() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.count
+}
+
 // find is the grant that key's index belongs to, or nil. Its key must be compared with its lock held.
 func (m *Memory) find(key uint32) *grant {
 	i := key >> variantBits

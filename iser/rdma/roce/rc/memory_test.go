@@ -29,6 +29,7 @@ func TestKeysAreDifferentAndNeverZero(t *testing.T) {
 			require.NoError(t, r.Deregister())
 		}
 	}
+	assert.Equal(t, 1500, m.Keys())
 	assert.NotEqual(t, NewMemory(1).rng.Uint32(), NewMemory(2).rng.Uint32())
 }
 
