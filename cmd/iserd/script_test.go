@@ -30,6 +30,7 @@ type notifyKey struct{}
 // address of this process alone, for what has one port an address only (RoCE).
 //
 //	ready             waits for the daemon's sd_notify READY
+//	notified STATE    waits for this word of the daemon to sd_notify
 //	terminate         sends SIGTERM to the daemon
 //	disk ADDR IQN     logs in by TCP, writes, reads, flushes, logs out
 //	disk ADDR IQN ro  the same without writing
@@ -69,6 +70,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready":      ready,
+			"notified":   notified,
 			"terminate":  terminate,
 			"disk":       disk,
 			"register":   register,
@@ -80,14 +82,16 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-func ready(ts *testscript.TestScript, neg bool, args []string) {
+func ready(ts *testscript.TestScript, neg bool, _ []string) { notified(ts, neg, []string{"READY=1"}) }
+
+func notified(ts *testscript.TestScript, _ bool, args []string) {
 	notify := ts.Value(notifyKey{}).(*net.UnixConn)
 	b := make([]byte, 1024)
 	ts.Check(notify.SetReadDeadline(time.Now().Add(readyLimit)))
 	for {
 		n, err := notify.Read(b)
 		ts.Check(err)
-		if string(b[:n]) == "READY=1" {
+		if string(b[:n]) == args[0] {
 			return // what came before is of an earlier daemon
 		}
 	}

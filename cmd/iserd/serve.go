@@ -70,6 +70,7 @@ func (a *app) serveCommand() error {
 		fmt.Fprintf(a.out, "try: iser bench %s\n", s.url())
 	}
 	s.notify(daemon.SdNotifyReady)
+	defer s.watch()()
 	log.Infof("%v: stopping; a second signal ends at once", <-a.signals)
 	s.notify(daemon.SdNotifyStopping)
 	return a.stop(s)
