@@ -52,5 +52,8 @@ bench-peers: ## iserd beside stgt, gotgt and bare sockets, in turn; needs root o
 fuzz: ## each fuzz target for FUZZFOR=10s (8 min)
 	FUZZFOR=$(FUZZFOR) .ci/fuzz $(PKGS)
 
+deb: ## a package for Debian and Ubuntu in out/: static programs, unit, manual, completion (3 min cold: it builds nfpm)
+	packaging/deb.sh
+
 clean: ## remove what was built
 	rm -rf $(BIN) out

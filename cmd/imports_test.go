@@ -42,6 +42,8 @@ var allowed = map[string][]string{
 	"cmd/web":                 {"cmd/admin"},
 	"cmd/packets":             {"*"},
 	"cmd/importer":            {"*"},
+	"packaging":               {},
+	"cmd/manual":              {},
 	"cmd/dissect":             {"*"},
 	"iser/rdma/roce":          {"iser/rdma", "iser/rdma/roce/wire", "iser/rdma/roce/cm", "iser/rdma/roce/rc", "iser/rdma/roce/link"},
 	"iser/rdma/roce/wire":     {},
@@ -63,7 +65,7 @@ var allowed = map[string][]string{
 
 // banned are outside packages that parts below cmd must not use.
 var banned = map[string][]string{
-	"github.com/spf13/cobra":                  {"cmd/iser", "cmd/iserd"},
+	"github.com/spf13/cobra":                  {"cmd/iser", "cmd/iserd", "cmd/manual"},
 	"github.com/coreos/go-systemd/v22/daemon": {"cmd/iserd"},
 	"github.com/jedib0t/go-pretty/v6/table":   {"cmd/iser"},
 	"net/http":                                {"cmd/iserd", "cmd/metrics", "cmd/web"},

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goiser/goiser/cmd/manual"
 	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -109,6 +110,7 @@ Exit codes: 0 done; 1 other; 2 usage; 3 not found; 6 refused; 7 cannot connect; 
 	a.packets.register(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(a.discoverCmd(), a.lsCmd(), a.inqCmd(), a.pingCmd(), a.ddCmd(), a.verifyCmd(), a.benchCmd(), a.demoCmd(), a.traceCmd(), a.configCmd())
+	root.AddCommand(manual.Command(root, 1))
 	return root
 }
 

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/manual"
 	"github.com/goiser/goiser/cmd/statedir"
 	"github.com/goiser/goiser/conf"
 	"github.com/sirupsen/logrus"
@@ -97,7 +98,7 @@ Exit codes: 0 done; 1 other; 2 usage; 5 address, store or state directory in use
 	}
 	a.flags.register(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(a.checkCommand(), a.versionCommand())
+	root.AddCommand(a.checkCommand(), a.versionCommand(), manual.Command(root, 8))
 	return root
 }
 
