@@ -10,7 +10,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test conformance interop lint bench bench-peers fuzz clean
+.PHONY: help build demo test conformance interop lint bench bench-peers fuzz deb clean
 
 help: ## list the targets (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

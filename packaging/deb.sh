@@ -41,7 +41,9 @@ done
 doc=usr/share/doc/goiser
 put 644 $doc/copyright <packaging/debian/copyright
 put 644 $doc/iserd.yaml <docs/iserd.yaml
-for f in docs/*.md; do gzip -9n <"$f" | put 644 "$doc/$(basename "$f").gz"; done
+for f in docs/*.md; do
+	[[ $f == */INSTALL.md ]] || gzip -9n <"$f" | put 644 "$doc/$(basename "$f").gz"
+done
 packaging/licenses.sh | gzip -9n | put 644 $doc/third-party-licenses.gz
 printf 'goiser (%s) unstable; urgency=medium\n\n  * Commit %s.\n\n -- The goiser authors <goiser@users.noreply.github.com>  %s\n' \
 	"$VERSION" "$(git rev-parse HEAD)" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n | put 644 $doc/changelog.gz

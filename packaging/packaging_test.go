@@ -82,7 +82,7 @@ func TestConfigurationPage(t *testing.T) {
 	shown := regexp.MustCompile(`.\x08`).ReplaceAllString(string(text), "")
 	source, err := os.ReadFile("../docs/iserd.yaml")
 	require.NoError(t, err)
-	for _, line := range strings.Split(string(source), "\n") {
+	for line := range strings.SplitSeq(string(source), "\n") {
 		assert.Contains(t, shown, strings.TrimSpace(line))
 	}
 }
@@ -197,7 +197,7 @@ func TestKubernetesManifestFitsTogether(t *testing.T) {
 	b, err := os.ReadFile("kubernetes.yaml")
 	require.NoError(t, err)
 	parts := make(map[string]manifest)
-	for _, document := range strings.Split(string(b), "\n---\n") {
+	for document := range strings.SplitSeq(string(b), "\n---\n") {
 		var m manifest
 		require.NoError(t, yaml.UnmarshalWithOptions([]byte(document), &m, yaml.Strict()))
 		parts[m.Kind] = m
@@ -240,7 +240,7 @@ func TestContainerfileNamesWhatThereIs(t *testing.T) {
 	b, err := os.ReadFile("Containerfile")
 	require.NoError(t, err)
 	known := regexp.MustCompile(`^(#|FROM|WORKDIR|COPY|RUN|ARG|USER|EXPOSE|VOLUME|STOPSIGNAL|ENTRYPOINT|CMD|$)`)
-	for _, line := range strings.Split(string(b), "\n") {
+	for line := range strings.SplitSeq(string(b), "\n") {
 		assert.Regexp(t, known, line)
 		if words := strings.Fields(line); len(words) > 2 && words[0] == "COPY" && !strings.HasPrefix(words[1], "--from") {
 			for _, source := range words[1 : len(words)-1] {

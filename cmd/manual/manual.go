@@ -98,10 +98,13 @@ func subcommands(c *cobra.Command) []*cobra.Command {
 // paragraphs writes help text: lines that are indented stay as they are, the others flow.
 func paragraphs(b *strings.Builder, text string) {
 	kept := false
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		if indented := strings.HasPrefix(line, " "); indented != kept && line != "" {
-			kept = indented
-			b.WriteString(map[bool]string{true: ".nf\n", false: ".fi\n"}[kept])
+			if kept = indented; kept {
+				b.WriteString(".nf\n")
+			} else {
+				b.WriteString(".fi\n")
+			}
 		}
 		if line == "" {
 			b.WriteString(".PP\n")
