@@ -51,6 +51,7 @@ type Connection struct {
 
 	current atomic.Pointer[Session]
 	turn    chan struct{} // holds a token while somebody opens a session
+	buffers []*Buffer     // turn guards them
 	closing context.Context
 	close   context.CancelCauseFunc
 
@@ -200,6 +201,9 @@ func (c *Connection) attempt(ctx context.Context, old *Session) (*Session, error
 	if c.o.Exclusive && s.group != old.group {
 		_ = s.Close() // the error says it all
 		return nil, fmt.Errorf("the target's portal group is %s, it was %s: the old session's tasks may go on", s.group, old.group)
+	}
+	if err := c.adopt(ctx, s); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	s.number = old.number + 1
 	return s, nil

@@ -73,6 +73,7 @@ type core struct {
 	age     taskList
 	aborts  []*task // abortQueued, in order
 	aborted []*task // abortSent, at most maxAborts
+	buffers buffers
 	slots   [slotCount]management
 
 	proved bool // a command has been answered
@@ -130,12 +131,18 @@ func (c *core) submit(now time.Time, l letter) {
 	case r.kind == requestClose:
 		c.leave(errClosed)
 		c.finish(r, nil)
+	case r.kind == requestUnregister: // also of a session that is leaving: the caller waits for its memory
+		c.managementFreed++
+		c.finish(r, c.unregisterBuffer(r.buffer))
 	case c.leaving != nil:
 		c.refuse(r, c.leaving)
 	case c.draining:
 		c.refuse(r, ErrTargetLogout)
 	case r.kind == requestCommand:
 		c.admit(now, r)
+	case r.kind == requestRegister:
+		c.managementFreed++
+		c.finish(r, c.registerBuffer(r.buffer))
 	default:
 		c.manage(now, r)
 	}
@@ -155,6 +162,7 @@ func (c *core) refuse(r *request, err error) {
 func (c *core) giveUp(r *request, why error) {
 	switch {
 	case r.ended: // the answer was faster
+	case r.task != nil && r.task.owed == r: // given up already
 	case r.task != nil:
 		c.detach(r.task, why)
 	default: // management: the slot waits for the answer without the caller
@@ -184,16 +192,14 @@ func (c *core) detach(t *task, err error) {
 	t.req = nil
 	switch {
 	case t.answered: // only the release was missing
-		c.dm.Detach(&t.transfer)
-		err = r.err
+		c.part(t, r, r.err)
 	case t.sent:
-		if !t.released {
-			c.dm.Detach(&t.transfer)
-		}
 		t.abort = abortQueued
 		c.aborts = append(c.aborts, t)
+		c.part(t, r, err)
+	default:
+		c.finish(r, err)
 	}
-	c.finish(r, err)
 	c.settle(t)
 }
 
@@ -205,6 +211,10 @@ func (c *core) settle(t *task) {
 		r := t.req
 		t.req = nil
 		c.finish(r, r.err)
+	}
+	if r := t.owed; r != nil && t.answered && t.released {
+		t.owed = nil
+		c.finish(r, t.owedErr)
 	}
 	if !t.used || !t.idle() {
 		return
@@ -306,6 +316,12 @@ func (c *core) end(err error) {
 			c.finish(r, r.err)
 		} else {
 			c.finish(r, &lostError{err, !t.sent})
+		}
+	}
+	for i := range c.tasks {
+		if t := &c.tasks[i]; t.owed != nil {
+			c.finish(t.owed, t.owedErr)
+			t.owed = nil
 		}
 	}
 	for i := range c.slots {

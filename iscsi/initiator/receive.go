@@ -17,6 +17,7 @@ func (c *core) event(now time.Time, ev *iscsi.Event) {
 			panic("initiator: release of a transfer that is not in use")
 		}
 		t.released = true
+		t.vacate()
 		c.settle(t)
 	case iscsi.EventPDU:
 		c.heard = now
@@ -220,17 +221,14 @@ func (c *core) functionDone(m *management) {
 // endTask ends a command for which no response will come.
 func (c *core) endTask(t *task, err error) {
 	t.answered = true
-	r := t.req // nil: detached before, and perhaps about to be aborted
-	if !t.released {
-		if r != nil {
-			c.dm.Detach(&t.transfer)
-		}
-		c.dm.Forget(&t.transfer)
-	}
-	if r != nil {
+	released := t.released
+	if r := t.req; r != nil { // nil: detached before, and perhaps about to be aborted
 		c.age.remove(t)
 		t.req = nil
-		c.finish(r, err)
+		c.part(t, r, err)
+	}
+	if !released {
+		c.dm.Forget(&t.transfer)
 	}
 	c.settle(t)
 }

@@ -15,6 +15,8 @@ const (
 	requestPing
 	requestTMF
 	requestClose
+	requestRegister
+	requestUnregister
 )
 
 // A request is one caller's wait. Until it is posted it is the caller's, from then on the loop's until
@@ -27,6 +29,7 @@ type request struct {
 	cdb      [16]byte // backs cmd.CDB where it fits
 	function iscsi.TMFunction
 	lun      iscsi.LUN
+	buffer   *Buffer // to be registered, or not any more
 
 	batch *Batch // which is told of the end, in place of done
 	op    int    // of the batch

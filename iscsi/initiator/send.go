@@ -62,6 +62,8 @@ func (c *core) sendCommand(t *task) {
 		pdu.AHSLength = uint8(len(c.ahs) / 4)
 	}
 	pdu.Put(&c.bhs)
+	c.occupy(t, cmd.In)
+	c.occupy(t, cmd.Out)
 	t.sent = true
 	c.age.unsent = t.next
 	c.dm.SendCommand(&t.transfer, &c.bhs, c.ahs)

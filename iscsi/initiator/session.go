@@ -254,7 +254,7 @@ type Result struct {
 
 // Do runs a command and waits for its end. err is about the session or the context, not about the SCSI
 // status: see Result.Err. If ctx ends first the task is aborted; Do returns at once, and c's buffers are
-// not touched any more.
+// not touched any more. Where they are memory of AllocBuffer, it returns when that has become true.
 //
 // Other errors: ErrTimeout, ErrAborted, *ProtocolError (this response could not be used),
 // *iscsi.RejectError, and Session.Err of a session that is over.

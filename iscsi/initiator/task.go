@@ -26,7 +26,7 @@ func makeITT(generation uint32, index int) uint32 { return generation<<indexBits
 //	           └─► free (gave up before it was sent)
 //
 // The caller is told when both the response and the release are there, or at once when its buffers have
-// been detached. The slot is free when nothing can refer to it any more (ISER.md 4.6).
+// been detached; one of a command in place, whose buffers cannot be, waits for the release. The slot is free when nothing can refer to it any more (ISER.md 4.6).
 type task struct {
 	transfer iscsi.Transfer
 	req      *request // nil once the caller has been told
@@ -46,6 +46,10 @@ type task struct {
 	abortITT uint32
 	abortEnd time.Time // when a sent abort must have been answered
 
+	buffer  *buffer  // in which its data lies
+	owed    *request // of a command in place that was given up: its caller, still to be told
+	owedErr error    // this
+
 	in, out [1][]byte // back Transfer.In and Out, which saves an allocation
 }
 
@@ -59,7 +63,7 @@ const (
 
 // idle reports whether nothing can refer to the slot any more.
 func (t *task) idle() bool {
-	return t.req == nil && t.abort == abortNone && (!t.sent || t.answered && t.released)
+	return t.req == nil && t.owed == nil && t.abort == abortNone && (!t.sent || t.answered && t.released)
 }
 
 // taskList is an intrusive list in order of admission. Commands are sent in that order, so that those not
