@@ -37,7 +37,7 @@ func TestCHAP(t *testing.T) {
 	list := networks()[:1]
 	list = append(list, network{"iser", &iser.Dialer{Provider: strict}, func(int) (iscsi.Listener, error) {
 		return iser.Listen(strict, netip.MustParseAddrPort("127.0.0.1:3260"), iser.TargetConfig{})
-	}, 0})
+	}})
 	for _, n := range list {
 		t.Run(n.name, func(t *testing.T) { checkCHAP(t, n) })
 	}

@@ -39,19 +39,16 @@ type network struct {
 	name   string
 	dial   initiator.Transport
 	listen func(portal int) (iscsi.Listener, error)
-	// abort is how many bytes commands may have that are aborted by the hundred: iser keeps the memory of
-	// each one out of use for the rest of the connection.
-	abort int
 }
 
 // networks are loopback TCP, and iSER on the in-process fabric.
 func networks() []network {
 	f := fabric.New(fabric.Options{})
 	return []network{
-		{"tcp", &tcp.Dialer{}, func(int) (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }, 256 << 10},
+		{"tcp", &tcp.Dialer{}, func(int) (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }},
 		{"iser", &iser.Dialer{Provider: f}, func(portal int) (iscsi.Listener, error) {
 			return iser.Listen(f, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + portal)}), 3260), iser.TargetConfig{})
-		}, 32 << 10},
+		}},
 	}
 }
 
@@ -257,7 +254,15 @@ func checkCommandsRaceWithTheirContexts(t *testing.T, n network) {
 	for i := range 8 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewSource(int64(i)))
-			p := make([]byte, n.abort)
+			p := make([]byte, 256<<10)
+			if i%2 == 0 { // in place
+				b, err := s.AllocBuffer(context.Background(), len(p))
+				if !assert.NoError(t, err) {
+					return
+				}
+				defer func() { assert.NoError(t, b.Close()) }()
+				p = b.Bytes()
+			}
 			for range 15 {
 				ctx, stop := context.WithTimeout(context.Background(), time.Duration(rng.Intn(2000))*time.Microsecond)
 				if rng.Intn(2) == 0 {

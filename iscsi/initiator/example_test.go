@@ -121,6 +121,30 @@ func Example() {
 	// Output: 65536 bytes, as written: true
 }
 
+// Move data without a copy: the device reads and writes the buffer's memory itself, where it can.
+func ExampleDisk_AllocBuffer() {
+	ctx := context.Background()
+	disk, stop := dialled(ctx)
+	defer stop()
+
+	b, err := disk.AllocBuffer(ctx, 1<<20) // once
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = b.Close() }() // before the session's end, or after it
+	page := b.Bytes()[:4096]         // any part of it will do
+	copy(page, "hello, world")
+	if err := disk.WriteAt(ctx, page, 8192); err != nil {
+		log.Fatal(err)
+	}
+	clear(page)
+	if err := disk.ReadAt(ctx, page, 8192); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", page[:12])
+	// Output: hello, world
+}
+
 // Use a disk as a file: byte offsets of any alignment, for all that takes an io.ReaderAt or io.WriterAt.
 func ExampleDisk_File() {
 	ctx := context.Background()

@@ -17,6 +17,8 @@ type life struct {
 	told                                     string // what the caller was told
 	abort                                    byte   // ' ' none, 's' sent, 'a' answered
 	failed                                   bool
+	inPlace                                  bool   // it uses memory of AllocBuffer
+	owed                                     string // what its caller will be told when that is free
 }
 
 // step applies an event to the model and reports whether it can happen.
@@ -40,16 +42,23 @@ func (m *life) step(ev byte) bool {
 		}
 		m.released = true
 	case 'C', 'T':
-		if m.told != "" {
+		if m.told != "" || m.owed != "" {
 			return ev == 'C' // a late cancellation changes nothing; the clock has no command to time
 		}
+		outcome := map[byte]string{'C': "cancelled", 'T': "timeout"}[ev]
 		if m.responded {
-			m.told, m.detached = "success", true
-			return true
+			outcome = "success"
+		} else {
+			m.abort = 's'
 		}
-		m.told = map[byte]string{'C': "cancelled", 'T': "timeout"}[ev]
-		m.detached = !m.released
-		m.abort = 's'
+		switch {
+		case m.released:
+			m.told = outcome
+		case m.inPlace:
+			m.owed = outcome
+		default:
+			m.told, m.detached = outcome, true
+		}
 	case '0', '1', 'X':
 		if m.abort != 's' {
 			return false
@@ -64,7 +73,11 @@ func (m *life) step(ev byte) bool {
 	case 'D':
 		m.fail()
 	}
-	if m.told == "" && m.responded && m.released {
+	switch {
+	case m.told != "" || !m.released:
+	case m.owed != "" && (m.responded || m.forgotten):
+		m.told = m.owed
+	case m.owed == "" && m.responded:
 		m.told = "success"
 	}
 	return true
@@ -77,6 +90,9 @@ func (m *life) fail() {
 		if m.responded {
 			m.told = "success"
 		}
+		if m.owed != "" {
+			m.told = m.owed
+		}
 	}
 }
 
@@ -87,12 +103,18 @@ func (m *life) free() bool {
 
 // TestEveryOrderOfACommandsEnd walks every order of a command's events to a depth that leaves none out.
 func TestEveryOrderOfACommandsEnd(t *testing.T) {
+	for _, inPlace := range []bool{false, true} {
+		everyOrder(t, inPlace)
+	}
+}
+
+func everyOrder(t *testing.T, inPlace bool) {
 	orders := 0
 	var walk func(order string)
 	walk = func(order string) {
 		for _, ev := range []byte("RLCT01XD") {
 			next := order + string(ev)
-			var m life
+			m := life{inPlace: inPlace}
 			possible := true
 			for i := 0; i < len(next) && possible; i++ {
 				possible = !m.isFree(next[:i]) && m.step(next[i])
@@ -116,7 +138,13 @@ func (m *life) isFree(string) bool { return m.free() }
 
 func replay(t *testing.T, order string, m *life) {
 	b := newBench(1)
-	r := b.ask(requestCommand, testUnitReady)
+	mem := make([]byte, 512)
+	own := &buffer{base: address(mem), end: address(mem) + 512, inPlace: true}
+	cmd := testUnitReady
+	if m.inPlace {
+		b.buffers, cmd.Out = buffers{own}, mem
+	}
+	r := b.ask(requestCommand, cmd)
 	require.Len(t, b.dm.commands, 1)
 	tr := b.dm.commands[0]
 	itt := tr.ITT
@@ -160,7 +188,14 @@ func replay(t *testing.T, order string, m *life) {
 	got := life{
 		responded: m.responded, released: m.released, abort: m.abort,
 		forgotten: len(b.dm.forgotten) > 0 || m.forgotten && m.released,
-		detached:  len(b.dm.detached) > 0, told: told, failed: b.err != nil,
+		detached:  len(b.dm.detached) > 0, told: told, failed: b.err != nil, inPlace: m.inPlace, owed: m.owed,
+	}
+	if m.inPlace && told != "" && b.err == nil {
+		require.Zero(t, own.users, "order %s: told while the memory is in use", order)
+		require.True(t, m.released, "order %s: told while the memory is in reach", order)
+	}
+	if m.inPlace && !m.failed && !m.released {
+		require.ErrorIs(t, b.unregisterBuffer(nil), ErrBufferInUse)
 	}
 	require.Equal(t, *m, got, "order %s", order)
 	require.LessOrEqual(t, len(b.told), 1, "order %s: the caller was told twice", order)
