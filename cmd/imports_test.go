@@ -31,7 +31,7 @@ var allowed = map[string][]string{
 	"iser/rdma/provider":      {"iser/rdma", "iser/rdma/roce", "iser/rdma/roce/link", "iser/rdma/verbs"},
 	"iser":                    {"iscsi", "iscsi/arena", "iser/rdma"},
 	"iscsi/target":            {"iscsi", "iscsi/arena", "iscsi/chap", "scsi", "backstore"},
-	"iscsi/initiator":         {"iscsi", "iscsi/chap"},
+	"iscsi/initiator":         {"iscsi", "iscsi/arena", "iscsi/chap"},
 	"iscsi/initiator/dial":    {"iscsi", "iscsi/chap", "iscsi/initiator", "iscsi/tcp", "iser", "iser/rdma/provider", "iser/rdma/roce"},
 	"conf":                    {"iscsi", "iscsi/chap", "scsi", "backstore"},
 	"cmd/trace":               {"*"},
