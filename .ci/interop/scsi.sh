@@ -265,8 +265,16 @@ scsi_multipath() {
 		cut_path del $n
 		wait_for 100 paths 2
 	done
-	multipath -F
+	stop_multipath
+}
+
+# The disks of later cases are theirs alone: no daemon may put a map over one.
+stop_multipath() {
 	multipathd shutdown
+	wait_for 30 sh -c "! pidof multipathd"
+	wait_for 30 multipath -F # whoever looks at the map (udev does) has it in use
+	rm /etc/multipath.conf
+	udevadm control --exit
 }
 
 # paths COUNT: so many are usable
