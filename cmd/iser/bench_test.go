@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"reflect"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/goiser/goiser/cmd/iser/bench"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -64,6 +66,13 @@ func TestRatiosAreOfRoundsInTurn(t *testing.T) {
 	assert.Equal(t, ratio{Median: 1, Min: 1, Max: 1}, got["read"]["lat_us_p50"])
 	assert.NotContains(t, got, "write", "there was none")
 	assert.InDelta(t, 2.5, median([]float64{4, 1, 2, 3}), 1e-9)
+}
+
+func TestWrongDataHasItsExitCode(t *testing.T) {
+	wrong := fmt.Errorf("read: %w", &bench.MismatchError{Mismatch: &stamp.Mismatch{Kind: stamp.Zeros}})
+	assert.Equal(t, exitMismatch, exitCode(benchError("iscsi://h", wrong)))
+	assert.Equal(t, exitTimeout, exitCode(benchError("iscsi://h", context.DeadlineExceeded)))
+	assert.NoError(t, benchError("iscsi://h", nil))
 }
 
 func TestCountsAreShort(t *testing.T) {
