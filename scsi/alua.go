@@ -130,6 +130,18 @@ func (lu *LogicalUnit) addGroupLocked(g PortGroup) {
 	lu.setAccessLocked(g.ID, g.State, accessUnchanged, 0, nil)
 }
 
+// AddPortGroup adds a port group through which all units are reached from now on. An error says that there is one with
+// its ID.
+func (d *Device) AddPortGroup(g PortGroup) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if slices.ContainsFunc(d.groups, func(h PortGroup) bool { return h.ID == g.ID }) {
+		return fmt.Errorf("port group %d: exists already", g.ID)
+	}
+	d.addGroupLocked(g)
+	return nil
+}
+
 // PortGroups lists the port groups and the states that SetPortGroupState has given them.
 func (d *Device) PortGroups() []PortGroup {
 	d.mu.Lock()

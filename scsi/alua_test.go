@@ -202,3 +202,16 @@ func TestConflictBeforeAccessState(t *testing.T) {
 	assert.Equal(t, ReservationConflict, two.status(cdb10(0x28, 0, 0, 1)...))
 	assert.Equal(t, "good", two.out(prRegister, 0, list(0, keyA, 0)), "through a standby path")
 }
+
+// TestGroupIsAdded: a group that comes later is reported, in its state, and paths through it have its rules.
+func TestGroupIsAdded(t *testing.T) {
+	d := NewDevice(DeviceConfig{Name: "iqn.2026-01.test:x"})
+	lu, err := d.Add(0, newMemory(1<<20), LUConfig{ID: "unit 0"})
+	require.NoError(t, err)
+	require.NoError(t, d.AddPortGroup(PortGroup{ID: 2, State: Standby}))
+	require.EqualError(t, d.AddPortGroup(PortGroup{ID: 2}), "port group 2: exists already")
+	assert.Equal(t, []PortGroup{{ID: 1}, {ID: 2, State: Standby}}, d.PortGroups())
+	b := &bench{t: t, d: d, lu: lu, nexus: d.Attach(NexusConfig{Initiator: portA, RelativePort: 2})}
+	require.Equal(t, "6/29/00", b.ready(0))
+	require.Equal(t, "2/04/0b", b.ready(0), "standby")
+}

@@ -88,7 +88,7 @@ func (b *bench) loop(cmd iscsi.SCSICommand, cdb, data []byte, n int) *loopDM {
 	cmd.Put(&d.bhs)
 	iscsi.SetDataLength(&d.bhs, uint32(len(data)))
 	d.data, d.left = data, n
-	c := newConn(b.s, &portal{s: b.s, config: PortalConfig{Tag: 1}}, d)
+	c := newConn(b.s, &portal{s: b.s, listener: newFakeListener("tcp", "192.0.2.1:3260"), config: PortalConfig{Tag: 1}}, d)
 	if !b.s.admit(c) {
 		b.t.Fatal("not admitted")
 	}

@@ -134,10 +134,11 @@ func newConn(s *Server, p *portal, dm iscsi.TargetDatamover) *conn {
 	c.events = make([]iscsi.Event, loginEvents)
 	peer := addrOf(dm.RemoteAddr())
 	c.peerNet = peerNet(peer)
+	discovery, none := s.discoveryRules()
 	c.login = login{
 		traits: c.traits, tag: p.config.Tag, find: s.find, live: s.live,
-		peer: peer, noDiscovery: s.c.NoDiscovery,
-		auth: authenticator{want: s.c.Discovery, challenger: s.challenger},
+		peer: peer, noDiscovery: none,
+		auth: authenticator{want: discovery, challenger: s.challenger},
 	}
 	return c
 }
@@ -403,7 +404,7 @@ func (c *conn) report() {
 		c.s.tallies.count(func(t *tallies) { t.closed++ })
 		c.logEvent(eventConnectionClosed).WithField("err", c.err).Infof("connection %d closed", c.cid)
 	case errors.Is(c.err, errShutdown), errors.Is(c.err, errTargetRemoved), errors.Is(c.err, errReinstated), errors.Is(c.err, errLoggedOut),
-		errors.Is(c.err, errColdReset):
+		errors.Is(c.err, errColdReset), errors.Is(c.err, errByAdministrator), errors.Is(c.err, errRightsChanged), errors.Is(c.err, errPortalRemoved):
 		c.s.tallies.count(func(t *tallies) { t.closed++ })
 		c.logEvent(eventSessionClosed).WithField("err", c.err).Info("session closed")
 	default:

@@ -403,7 +403,7 @@ func (b *bench) connectFrom(tr iscsi.Traits, ip net.IP) *fakeDM {
 	b.mu.Lock()
 	b.fakes = append(b.fakes, dm)
 	b.mu.Unlock()
-	p := &portal{s: b.s, config: PortalConfig{Tag: 1}}
+	p := &portal{s: b.s, listener: newFakeListener("tcp", "192.0.2.1:3260"), config: PortalConfig{Tag: 1}}
 	c := newConn(b.s, p, dm)
 	require.True(b.t, b.s.admit(c))
 	go c.run()

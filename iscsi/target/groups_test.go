@@ -17,7 +17,7 @@ func (b *bench) through(tag uint16, local string) *client {
 	dm := newFakeDM(tcpTraits)
 	dm.local = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(local))
 	b.fakes = append(b.fakes, dm)
-	c := newConn(b.s, &portal{s: b.s, config: PortalConfig{Tag: tag}}, dm)
+	c := newConn(b.s, &portal{s: b.s, listener: newFakeListener("tcp", local), config: PortalConfig{Tag: tag}}, dm)
 	require.True(b.t, b.s.admit(c))
 	go c.run()
 	return &client{t: b.t, dm: dm, cmdSN: 100, stat: 7, itt: 0x1000}

@@ -61,7 +61,7 @@ func TestOldestGoesAmongEquals(t *testing.T) { // LG-05
 // TestConnectionsThatDoNotEndAreBounded: admission stops when closing does not keep up.
 func TestConnectionsThatDoNotEndAreBounded(t *testing.T) {
 	b := newBench(t, benchConfig{config: Config{MaxLogins: 4, MaxSessions: 2}})
-	p := &portal{s: b.s, config: PortalConfig{Tag: 1}}
+	p := &portal{s: b.s, listener: newFakeListener("tcp", "192.0.2.1:3260"), config: PortalConfig{Tag: 1}}
 	var list []*conn
 	for {
 		c := newConn(b.s, p, newFakeDM(tcpTraits))

@@ -265,7 +265,7 @@ func (l *login) identify(kvs []iscsi.KeyValue) error {
 func (l *login) join() error {
 	ses := l.live(l.first.TSIH)
 	switch {
-	case ses == nil || l.target == nil || ses.target != l.target || ses.initiator != l.initiator || ses.key.isid != l.first.ISID:
+	case ses == nil || l.target == nil || !ses.target.same(l.target) || ses.initiator != l.initiator || ses.key.isid != l.first.ISID:
 		return refusal(iscsi.LoginNoSession, "no session %d", l.first.TSIH)
 	case ses.key.tag != l.tag:
 		return refusal(iscsi.LoginCannotInclude, "session %d is of portal group %d", ses.tsih, ses.key.tag)

@@ -194,7 +194,7 @@ func (s *Server) neighbours(c *conn) (mates, strangers []*conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.sessions {
-		if ses.target != c.ses.target {
+		if !ses.target.same(c.ses.target) {
 			continue
 		}
 		for _, m := range ses.members {

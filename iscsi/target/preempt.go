@@ -77,7 +77,7 @@ func (s *Server) connsOf(nexuses []*scsi.Nexus, but *session) (conns []*conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ses := range s.sessions {
-		if ses == but || ses.target != but.target || !ses.opened || !slices.Contains(nexuses, ses.nexus) {
+		if ses == but || !ses.target.same(but.target) || !ses.opened || !slices.Contains(nexuses, ses.nexus) {
 			continue
 		}
 		for _, m := range ses.members {

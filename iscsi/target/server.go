@@ -92,8 +92,11 @@ type Server struct {
 	byKey    map[sessionKey]*session
 	lastTSIH uint16
 	ended    Stats // what sessions that have ended had counted
-	closing  bool
-	closed   bool
+	// What a discovery session takes: Config's, or what SetDiscovery has said.
+	discovery   *chap.Credentials
+	noDiscovery bool
+	closing     bool
+	closed      bool
 }
 
 // New makes a server without targets or portals. Config.Pool must be set.
@@ -126,6 +129,7 @@ func New(c Config) *Server {
 		sessions:   make(map[uint16]*session),
 		byKey:      make(map[sessionKey]*session),
 		memory:     [][]byte{c.Pool.Memory()},
+		discovery:  c.Discovery, noDiscovery: c.NoDiscovery,
 	}
 	if s.log == nil {
 		l := logrus.New()
@@ -168,14 +172,15 @@ type TargetConfig struct {
 	Initiators []InitiatorConfig
 }
 
-// A Target is one iSCSI target node.
+// A Target is one iSCSI target node. It does not change (see manage.go).
 type Target struct {
+	node   *node
 	c      TargetConfig
 	rights rights
 }
 
-// AddTarget starts to serve a target on the portals of its groups.
-func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
+// newTarget checks a target's settings.
+func newTarget(c TargetConfig) (*Target, error) {
 	name, err := iscsi.ParseName(string(c.Name))
 	if err != nil {
 		return nil, fmt.Errorf("target: %w", err)
@@ -188,10 +193,20 @@ func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
 	}
 	c.Name = name
 	c.Negotiate.MaxConnections = min(c.Negotiate.MaxConnections, maxConnections)
-	t := &Target{c: c}
+	t := &Target{c: c, node: &node{}}
 	if t.rights, err = newRights(&c); err != nil {
 		return nil, fmt.Errorf("target %s: %w", name, err)
 	}
+	return t, nil
+}
+
+// AddTarget starts to serve a target on the portals of its groups.
+func (s *Server) AddTarget(c TargetConfig) (*Target, error) {
+	t, err := newTarget(c)
+	if err != nil {
+		return nil, err
+	}
+	name := t.c.Name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -210,6 +225,12 @@ var ErrNoTarget = errors.New("no such target")
 // RemoveTarget closes a target's sessions and forgets it. It returns when no command of them runs any
 // more.
 func (s *Server) RemoveTarget(name iscsi.Name) error {
+	return s.RemoveTargetContext(context.Background(), name)
+}
+
+// RemoveTargetContext is RemoveTarget that stops waiting when ctx ends, with its error. Then the target is forgotten, but
+// commands may still use its device.
+func (s *Server) RemoveTargetContext(ctx context.Context, name iscsi.Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.targets[name]
@@ -217,16 +238,7 @@ func (s *Server) RemoveTarget(name iscsi.Name) error {
 		return fmt.Errorf("target %s: %w", name, ErrNoTarget)
 	}
 	delete(s.targets, name)
-	for {
-		list := s.sessionsOfLocked(t)
-		if len(list) == 0 {
-			return nil
-		}
-		for _, ses := range list {
-			ses.tell(item{kind: itemClose, err: errTargetRemoved})
-		}
-		s.changed.Wait()
-	}
+	return s.endLocked(ctx, s.sessionsOfLocked(t), errTargetRemoved)
 }
 
 // Targets lists the targets, by name.
@@ -263,8 +275,10 @@ type SessionInfo struct {
 	// Remote is the initiator's address, of the oldest connection; Connections how many there are.
 	Remote      string
 	Connections int
-	Since       time.Time
-	Params      iscsi.Params
+	// Portal is the address of the listener that the oldest connection has come to.
+	Portal string
+	Since  time.Time
+	Params iscsi.Params
 	// Commands are those answered, Errors those of them that were not GOOD, InFlight those whose answer has not left.
 	Commands        uint64
 	InFlight        int
@@ -293,6 +307,7 @@ func (s *Server) Sessions() []SessionInfo {
 			Transport:    ses.transport,
 			Remote:       remote,
 			Connections:  len(ses.members),
+			Portal:       portalOf(ses),
 			Since:        ses.since,
 			Params:       ses.params,
 			Commands:     commands,

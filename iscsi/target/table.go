@@ -18,6 +18,8 @@ func (s *Server) claim(ses *session, c *conn) (wait bool, err error) {
 	switch {
 	case s.closing:
 		return false, refusal(iscsi.LoginServiceUnavail, "the server shuts down")
+	case t != nil && t.same(s.targets[t.c.Name]) && s.targets[t.c.Name] != t:
+		return false, refusal(iscsi.LoginServiceUnavail, "target %s has changed meanwhile", t.c.Name)
 	case t != nil && s.targets[t.c.Name] != t:
 		return false, refusal(iscsi.LoginNotFound, "target %s was removed", t.c.Name)
 	}
@@ -79,7 +81,7 @@ func (s *Server) live(tsih uint16) *session {
 func (s *Server) sessionsOfLocked(t *Target) []*session {
 	var list []*session
 	for _, ses := range s.sessions {
-		if ses.target == t {
+		if ses.target.same(t) {
 			list = append(list, ses)
 		}
 	}

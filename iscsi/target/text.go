@@ -163,7 +163,9 @@ func (c *conn) sendTargets(b []byte, value string) []byte {
 	switch own := c.ses.target; {
 	case own != nil:
 		if name, err := iscsi.ParseName(value); value == "" || err == nil && name == own.c.Name {
-			list = []*Target{own}
+			if own = c.s.find(own.c.Name); own != nil { // as it is now
+				list = []*Target{own}
+			}
 		}
 	case value == "All":
 		list = c.s.Targets()
