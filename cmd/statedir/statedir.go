@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/goiser/goiser/cmd/durable"
 )
 
 const (
@@ -21,7 +23,6 @@ const (
 	maxFile = 1 << 20
 
 	suffix    = ".json"
-	temporary = ".new" // of a file that is being written; one that is found means nothing
 	nameChars = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
 )
 
@@ -30,24 +31,7 @@ const (
 type Dir struct {
 	path string
 	lock io.Closer
-	disk disk
-}
-
-// A disk is what Save does to the file system, step by step.
-type disk interface {
-	// create makes an empty file, or makes one empty.
-	create(path string) (file, error)
-	rename(from, to string) error
-	remove(path string) error
-	// syncDir makes the names in a directory durable, as they are.
-	syncDir(path string) error
-}
-
-// A file is being written.
-type file interface {
-	io.WriteCloser
-	// Sync makes what was written durable. The file's name is another matter.
-	Sync() error
+	disk durable.Disk
 }
 
 // Open makes the directory if it is not there, and keeps others out of it until Close: an error for a
@@ -56,15 +40,15 @@ func Open(path string) (*Dir, error) {
 	if err := makeDir(path); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	lock, err := lockDir(path)
+	lock, err := durable.Lock(path)
 	if err != nil {
 		return nil, fmt.Errorf("state directory %s: %w", path, err)
 	}
-	return &Dir{path: path, lock: lock, disk: system{}}, nil
+	return &Dir{path: path, lock: lock, disk: durable.System{}}, nil
 }
 
 // ErrInUse is returned for a directory that another process uses.
-var ErrInUse = errors.New("in use by another process")
+var ErrInUse = durable.ErrInUse
 
 // makeDir makes a directory, and its name durable.
 func makeDir(path string) error {
@@ -79,7 +63,7 @@ func makeDir(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		return err
 	}
-	return system{}.syncDir(filepath.Dir(path))
+	return durable.System{}.SyncDir(filepath.Dir(path))
 }
 
 // Close lets others use the directory.
@@ -165,47 +149,18 @@ func (d *Dir) Save(name string, state []byte) error {
 		return err
 	}
 	if len(state) == 0 {
-		err = d.disk.remove(path)
+		err = d.disk.Remove(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil // and its absence may not be durable yet
 		}
-	} else if err = d.write(path+temporary, seal(state)); err == nil {
-		err = d.disk.rename(path+temporary, path)
+	} else {
+		err = durable.Replace(d.disk, path, seal(state), 0o600)
 	}
 	if err == nil {
-		err = d.disk.syncDir(d.path)
+		err = d.disk.SyncDir(d.path)
 	}
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
 	return nil
-}
-
-func (d *Dir) write(path string, b []byte) error {
-	f, err := d.disk.create(path)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-// system is the real disk.
-type system struct{}
-
-func (system) create(path string) (file, error) {
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-}
-
-func (system) rename(from, to string) error { return os.Rename(from, to) }
-func (system) remove(path string) error     { return os.Remove(path) }
-
-func (system) syncDir(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -1,16 +1,15 @@
 package statedir
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/goiser/goiser/cmd/durable/durabletest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -96,123 +95,36 @@ func TestOpen(t *testing.T) {
 	assert.ErrorContains(t, err, "not a directory")
 }
 
-// A platter is a disk on which nothing is durable that has not been synced. It stops at a step.
-type platter struct {
-	steps   int // that still succeed; then every one fails
-	files   map[string]*platterFile
-	durable map[string]*platterFile // the names that are on the disk
-	// lazy leaves out a kind of sync: the negative control.
-	lazyFiles, lazyDirs bool
-}
-
-type platterFile struct {
-	p       *platter
-	b       []byte
-	durable []byte
-}
-
-var errPowerCut = errors.New("power cut")
-
-func (p *platter) step() error {
-	if p.steps--; p.steps < 0 {
-		return errPowerCut
-	}
-	return nil
-}
-
-func (p *platter) create(path string) (file, error) {
-	if err := p.step(); err != nil {
-		return nil, err
-	}
-	f := &platterFile{p: p}
-	p.files[path] = f
-	return f, nil
-}
-
-func (p *platter) rename(from, to string) error {
-	if err := p.step(); err != nil {
-		return err
-	}
-	p.files[to] = p.files[from]
-	delete(p.files, from)
-	return nil
-}
-
-func (p *platter) remove(path string) error {
-	if err := p.step(); err != nil {
-		return err
-	}
-	if p.files[path] == nil {
-		return fs.ErrNotExist
-	}
-	delete(p.files, path)
-	return nil
-}
-
-func (p *platter) syncDir(string) error {
-	if err := p.step(); err != nil || p.lazyDirs {
-		return err
-	}
-	p.durable = maps.Clone(p.files)
-	return nil
-}
-
-// Write may be cut in half.
-func (f *platterFile) Write(b []byte) (int, error) {
-	if err := f.p.step(); err != nil {
-		f.b = append(f.b, b[:len(b)/2]...)
-		return len(b) / 2, err
-	}
-	f.b = append(f.b, b...)
-	return len(b), nil
-}
-
-func (f *platterFile) Sync() error {
-	if err := f.p.step(); err != nil || f.p.lazyFiles {
-		return err
-	}
-	f.durable = slices.Clone(f.b)
-	return nil
-}
-
-func (f *platterFile) Close() error { return nil }
-
-// after gives what may be in a file after a power cut: with the names that were synced or those that
-// are there, and with the bytes that were synced or all of them.
-func (p *platter) after(path string) (outcomes []string) {
-	for _, names := range []map[string]*platterFile{p.durable, p.files} {
-		f := names[path]
-		if f == nil {
+// after gives what may be in a file after a power cut.
+func after(p *durabletest.Platter, path string) (outcomes []string) {
+	for _, b := range p.After(path) {
+		if b == nil {
 			outcomes = append(outcomes, "nothing")
-			continue
-		}
-		for _, b := range [][]byte{f.durable, f.b} {
-			if state, err := open(b); err != nil {
-				outcomes = append(outcomes, "damage")
-			} else {
-				outcomes = append(outcomes, string(state))
-			}
+		} else if state, err := open(b); err != nil {
+			outcomes = append(outcomes, "damage")
+		} else {
+			outcomes = append(outcomes, string(state))
 		}
 	}
 	return outcomes
 }
 
 // cutEverywhere saves from after each number of steps of a second Save, and lists what went wrong.
-func cutEverywhere(next string, lazy func(*platter)) (faults []string) {
+func cutEverywhere(next string, lazy func(*durabletest.Platter)) (faults []string) {
 	for n := 0; ; n++ {
-		p := &platter{steps: 1 << 20, files: map[string]*platterFile{}, durable: map[string]*platterFile{}}
+		p := durabletest.New()
 		d := &Dir{path: "d", disk: p}
 		if err := d.Save("a", []byte(`"old"`)); err != nil {
 			return []string{err.Error()}
 		}
 		lazy(p)
-		p.steps = n
+		p.Steps = n
 		err := d.Save("a", []byte(next))
 		want := next
 		if next == "" {
 			want = "nothing"
 		}
-		for _, got := range p.after("d/a.json") {
+		for _, got := range after(p, "d/a.json") {
 			if got != want && (err == nil || got != `"old"`) {
 				faults = append(faults, fmt.Sprintf("after step %d (%v): %s", n, err, got))
 			}
@@ -227,10 +139,10 @@ func cutEverywhere(next string, lazy func(*platter)) (faults []string) {
 // Without the sync of the file, or of the directory, it does not: the test can tell.
 func TestPowerCutAtEveryStep(t *testing.T) {
 	for _, next := range []string{`"new"`, ""} {
-		assert.Empty(t, cutEverywhere(next, func(*platter) {}))
-		assert.NotEmpty(t, cutEverywhere(next, func(p *platter) { p.lazyDirs = true }))
+		assert.Empty(t, cutEverywhere(next, func(*durabletest.Platter) {}))
+		assert.NotEmpty(t, cutEverywhere(next, func(p *durabletest.Platter) { p.LazyDirs = true }))
 	}
-	assert.NotEmpty(t, cutEverywhere(`"new"`, func(p *platter) { p.lazyFiles = true }))
+	assert.NotEmpty(t, cutEverywhere(`"new"`, func(p *durabletest.Platter) { p.LazyFiles = true }))
 }
 
 // PR-03: a process that is killed in the middle of saving leaves what it had announced, or the one after.
