@@ -20,7 +20,7 @@ func TestPathsOfATarget(t *testing.T) {
 		`"iqn.2026-01.example:ram": {luns: {0: ram}, alua: {2: standby}}`))
 	in := make([]byte, 512)
 	open := func(i int) func(cdb []byte, out []byte) initiator.Result {
-		ses, err := initiator.Open(ctx, &tcp.Dialer{}, s.served[i].Addr().String(), "iqn.2026-01.example:ram",
+		ses, err := initiator.Open(ctx, &tcp.Dialer{}, s.served()[i].Addr().String(), "iqn.2026-01.example:ram",
 			initiator.Options{InitiatorName: "iqn.2026-01.example:test"})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = ses.Close() })
@@ -38,7 +38,7 @@ func TestPathsOfATarget(t *testing.T) {
 		return do
 	}
 	var paths []func(cdb []byte, out []byte) initiator.Result
-	for i, l := range s.served {
+	for i, l := range s.served() {
 		if l.Transport() == "tcp" {
 			paths = append(paths, open(i))
 		}

@@ -82,7 +82,7 @@ func TestChallengesOverRestarts(t *testing.T) {
 		log, _ := test.NewNullLogger()
 		s, err := start(c, log, noRDMA, nil)
 		require.NoError(t, err)
-		addr := s.served[0].Addr().String()
+		addr := s.served()[0].Addr().String()
 		for range 20 {
 			id, challenge := newRawLogin(t, addr).challenged()
 			assert.NotEmpty(t, id)
@@ -151,7 +151,7 @@ targets:
 	assert.Equal(t, []int{1}, i.LUNs)
 	assert.True(t, i.ReadOnly)
 
-	addr := serve(t, c).served[0].Addr().String()
+	addr := serve(t, c).served()[0].Addr().String()
 	for name, want := range map[string]iscsi.LoginStatus{
 		"raw": iscsi.LoginSuccess, "elsewhere": iscsi.LoginSuccess, "stranger": iscsi.LoginForbidden,
 	} {

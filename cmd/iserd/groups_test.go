@@ -30,12 +30,12 @@ func serve(t *testing.T, c *conf.Config) *service {
 func TestPortalGroupsAndRedirect(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	there := serve(t, config(t, anyPort, ramStore, ramTarget)).served[0].Addr().String()
+	there := serve(t, config(t, anyPort, ramStore, ramTarget)).served()[0].Addr().String()
 	s := serve(t, config(t, anyPort+`, {listen: "127.0.0.2:0", group: 2}`, ramStore,
 		`"iqn.2026-01.example:two": {luns: {0: ram}, groups: [2]},`+
 			fmt.Sprintf(`"iqn.2026-01.example:ram": {luns: {0: ram}, redirect: {to: %q, groups: [1]}}`, there)))
 	var addr []string
-	for _, l := range s.served {
+	for _, l := range s.served() {
 		if l.Transport() == "tcp" {
 			addr = append(addr, l.Addr().String())
 		}

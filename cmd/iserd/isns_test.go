@@ -32,7 +32,7 @@ func TestTargetsAreRegistered(t *testing.T) {
 	c := config(t, anyPort, ramStore, ramTarget)
 	c.ISNS = conf.ISNS{Server: l.Addr().String(), Entity: "box"}
 	s := serve(t, c)
-	_, port, err := net.SplitHostPort(s.served[0].Addr().String())
+	_, port, err := net.SplitHostPort(s.served()[0].Addr().String())
 	require.NoError(t, err)
 
 	next := func() isns.Message {

@@ -12,18 +12,10 @@ import (
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
-	"github.com/goiser/goiser/iscsi/tcp"
-	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/goiser/goiser/iser/rdma/roce"
 )
-
-// A listener has its portal's settings with it.
-type listener struct {
-	iscsi.Listener
-	portal conf.Portal
-}
 
 // An opener opens the RDMA provider of a portal.
 type opener func(conf.Portal) (rdma.Provider, error)
@@ -33,54 +25,6 @@ func openRDMA(log logrus.FieldLogger) opener {
 	return func(p conf.Portal) (rdma.Provider, error) {
 		return provider.Open(p.Provider, roce.Options{External: p.External, Warn: func(w string) { log.Warn(w) }})
 	}
-}
-
-// listen listens on every portal: by TCP and, where it can or must be, by iSER at the same address.
-func (s *service) listen(c *conf.Config, open opener) error {
-	for _, p := range c.Portals {
-		l, err := tcp.Listen(p.Listen.String())
-		if err != nil {
-			return fmt.Errorf("portal %v: %w", p.Listen, err)
-		}
-		s.listeners = append(s.listeners, listener{l, p})
-		if p.Provider == conf.ProviderTCP {
-			continue
-		}
-		err = s.listenISER(open, p, port(l), c.Limits.CommandsPerSession)
-		switch {
-		case err == nil:
-		case p.Provider != conf.ProviderAuto:
-			return fmt.Errorf("portal %v: iSER: %w", p.Listen, err)
-		default:
-			s.log.WithField("err", err).Warnf("portal %v: TCP only, no iSER here", p.Listen)
-		}
-	}
-	return nil
-}
-
-// listenISER takes the port that TCP has got, for a portal may ask for any (0).
-func (s *service) listenISER(open opener, p conf.Portal, port uint16, window int) error {
-	rp, err := s.provider(open, p)
-	if err != nil {
-		return err
-	}
-	l, err := iser.Listen(rp, netip.AddrPortFrom(p.Listen.Addr(), port), iser.TargetConfig{Window: window, Trace: s.trace})
-	if err != nil {
-		return err
-	}
-	used := rp.Name()
-	if c, ok := rp.(*provider.Provider); ok {
-		used = c.Used()
-	}
-	if used == provider.Verbs {
-		if err := checkLockable(s.registered()); err != nil {
-			return errors.Join(err, l.Close())
-		}
-		s.pinStores()
-	}
-	s.listeners = append(s.listeners, listener{l, p})
-	s.log.Infof("portal %v: iSER by %s", p.Listen, used)
-	return nil
 }
 
 // provider opens one provider for all portals that want the same of it: RoCE has one port an address.
@@ -122,8 +66,9 @@ func port(l iscsi.Listener) uint16 {
 
 // pinStores tells stores in memory, before it is registered, that a device will know their pages.
 func (s *service) pinStores() {
+	s.pinned = true
 	for _, st := range s.stores {
-		if p, ok := st.(backstore.Pinner); ok {
+		if p, ok := st.Store.(backstore.Pinner); ok {
 			p.Pin()
 		}
 	}
@@ -133,7 +78,7 @@ func (s *service) pinStores() {
 func (s *service) registered() int64 {
 	n := int64(len(s.pool.Memory()))
 	for _, st := range s.stores {
-		if m, ok := st.(backstore.Mapper); ok {
+		if m, ok := st.Store.(backstore.Mapper); ok {
 			n += int64(len(m.Memory()))
 		}
 	}

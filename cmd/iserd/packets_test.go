@@ -86,7 +86,7 @@ func captured(t *testing.T, port uint16) (targets, initiators string, at uint16)
 	open, closePackets, err := a.openPackets(log, openRDMA(log))
 	require.NoError(t, err)
 	s := startOnLoopback(t, port, open)
-	addr := netip.MustParseAddrPort(s.served[0].Addr().String())
+	addr := netip.MustParseAddrPort(s.served()[0].Addr().String())
 
 	p, err := provider.Open(provider.RoCE, roce.Options{})
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestPacketsStartAndStop(t *testing.T) {
 	s := startOnLoopback(t, 0, openRDMA(log))
 	p, err := provider.Open(provider.RoCE, roce.Options{})
 	require.NoError(t, err)
-	si, d := openDisk(t, ctx, &iser.Dialer{Provider: p}, s.served[0].Addr().String())
+	si, d := openDisk(t, ctx, &iser.Dialer{Provider: p}, s.served()[0].Addr().String())
 	for range 2 {
 		f, err := packets.NewFile(filepath.Join(t.TempDir(), "p"), 0, "test")
 		require.NoError(t, err)

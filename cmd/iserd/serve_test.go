@@ -62,7 +62,7 @@ func TestOneAddressServesBoth(t *testing.T) {
 	log, _ := test.NewNullLogger()
 	s, err := start(config(t, anyPort, ramStore, ramTarget), log, func(conf.Portal) (rdma.Provider, error) { return f, nil }, nil)
 	require.NoError(t, err)
-	addr := s.served[0].Addr().String()
+	addr := s.served()[0].Addr().String()
 	require.Equal(t, "iser://"+addr, s.url())
 
 	si, di := openDisk(t, ctx, &iser.Dialer{Provider: f}, addr)
@@ -87,7 +87,7 @@ func TestTransferLimitIsWhatTheDiskSays(t *testing.T) {
 	c.Limits.MaxTransfer = 128 << 10
 	s, err := start(c, log, noRDMA, nil)
 	require.NoError(t, err)
-	ses, _ := openDisk(t, ctx, &tcp.Dialer{}, s.served[0].Addr().String())
+	ses, _ := openDisk(t, ctx, &tcp.Dialer{}, s.served()[0].Addr().String())
 	b0, err := ses.Inquiry(ctx, 0, true, 0xb0)
 	require.NoError(t, err)
 	blocks := binary.BigEndian.Uint32(b0[8:])
@@ -111,7 +111,7 @@ func TestStopWithASession(t *testing.T) {
 	log, _ := test.NewNullLogger()
 	s, err := start(config(t, anyPort, ramStore, ramTarget), log, noRDMA, nil)
 	require.NoError(t, err)
-	ses, d := openDisk(t, ctx, &tcp.Dialer{}, s.served[0].Addr().String())
+	ses, d := openDisk(t, ctx, &tcp.Dialer{}, s.served()[0].Addr().String())
 	require.NoError(t, d.WriteAt(ctx, make([]byte, 4096), 0))
 	require.NoError(t, s.stop())
 	require.Error(t, d.WriteAt(ctx, make([]byte, 4096), 0))
@@ -122,7 +122,7 @@ func TestWithoutRDMA(t *testing.T) {
 	log, hook := test.NewNullLogger()
 	s, err := start(config(t, anyPort, ramStore, ramTarget), log, noRDMA, nil)
 	require.NoError(t, err)
-	require.Equal(t, "iscsi://"+s.served[0].Addr().String(), s.url())
+	require.Equal(t, "iscsi://"+s.served()[0].Addr().String(), s.url())
 	require.NoError(t, s.stop())
 	var said bool
 	for _, e := range hook.AllEntries() {
@@ -195,7 +195,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGTERM
 	log, _ := test.NewNullLogger()
-	s := &service{log: log, names: []string{"x"}, stores: map[string]backstore.Store{"x": stuck}}
+	s := &service{log: log, order: []*openedStore{{Store: stuck}}}
 	err := (&app{signals: signals}).stop(s)
 	require.EqualError(t, err, "terminated again: ended at once")
 }
@@ -207,7 +207,9 @@ func (badStore) Close() error { return syscall.EIO }
 
 func TestFailedCloseIsTold(t *testing.T) {
 	log, _ := test.NewNullLogger()
-	s := &service{log: log, names: []string{"a", "b"}, stores: map[string]backstore.Store{"a": badStore{}, "b": badStore{}}}
+	s := &service{log: log, order: []*openedStore{
+		{Store: badStore{}, conf: conf.Backstore{Name: "a"}}, {Store: badStore{}, conf: conf.Backstore{Name: "b"}},
+	}}
 	err := s.stop()
 	require.EqualError(t, err, "backstore b: input/output error\nbackstore a: input/output error")
 	require.ErrorIs(t, err, syscall.EIO)
