@@ -10,7 +10,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test conformance interop lint bench bench-peers fuzz deb clean
+.PHONY: help build demo test conformance interop lint bench bench-peers fuzz deb deb-test clean
 
 help: ## list the targets (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ fuzz: ## each fuzz target for FUZZFOR=10s (8 min)
 
 deb: ## a package for Debian and Ubuntu in out/: static programs, unit, manual, completion (3 min cold: it builds nfpm)
 	packaging/deb.sh
+
+deb-test: deb ## install, upgrade, remove and purge that package in an overlay, after lintian; needs root on Debian (1 min)
+	packaging/try.sh "$$(ls -t out/goiser_*.deb | head -1)"
 
 clean: ## remove what was built
 	rm -rf $(BIN) out

@@ -60,8 +60,10 @@ func TestScriptsParse(t *testing.T) {
 		assert.NoError(t, err, "%s: %s", name, out)
 	}
 	if bash, err := exec.LookPath("bash"); err == nil {
-		out, err := exec.Command(bash, "-n", "deb.sh").CombinedOutput()
-		assert.NoError(t, err, string(out))
+		for _, name := range []string{"deb.sh", "try.sh"} {
+			out, err := exec.Command(bash, "-n", name).CombinedOutput()
+			assert.NoError(t, err, string(out))
+		}
 	}
 }
 
