@@ -159,7 +159,7 @@ func parseRule(words []string) (*faultRule, error) {
 		if key, value, is := strings.Cut(w, "="); is {
 			err = r.set(key, value)
 		} else if i == 0 {
-			err = r.setRange(w)
+			r.from, r.to, err = ParseRange(w)
 		} else {
 			err = errors.New("not KEY=VALUE")
 		}
@@ -171,34 +171,6 @@ func parseRule(words []string) (*faultRule, error) {
 		return nil, errors.New("no delay; give delay=5ms, jitter=5ms or both")
 	}
 	return r, nil
-}
-
-func (r *faultRule) setRange(w string) (err error) {
-	errRange := errors.New("not a range; give 0-1MiB, 1GiB- or 4096+512")
-	at := strings.IndexAny(w, "-+")
-	if at < 0 {
-		return errRange
-	}
-	if r.from, err = ParseSize(w[:at]); err != nil {
-		return fmt.Errorf("%w: %w", errRange, err)
-	}
-	end := w[at+1:]
-	if end == "" && w[at] == '-' {
-		return nil
-	}
-	if r.to, err = ParseSize(end); err != nil {
-		return fmt.Errorf("%w: %w", errRange, err)
-	}
-	if w[at] == '+' {
-		if r.to > math.MaxInt64-r.from {
-			return errRange
-		}
-		r.to += r.from
-	}
-	if r.to <= r.from {
-		return errors.New("an empty range")
-	}
-	return nil
 }
 
 // set takes one KEY=VALUE.

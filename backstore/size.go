@@ -3,6 +3,7 @@ package backstore
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"strings"
 )
@@ -34,6 +35,41 @@ func ParseSize(s string) (int64, error) {
 		return 0, fmt.Errorf("size %q is more than 8 EiB - 1", s)
 	}
 	return r.Num().Int64(), nil
+}
+
+// Errors of ParseRange.
+var (
+	errRange      = errors.New("not a range; give 0-1MiB, 1GiB- or 4096+512")
+	errEmptyRange = errors.New("an empty range")
+)
+
+// ParseRange reads a range of bytes [from, to): FROM-TO, FROM- (to the end: to is math.MaxInt64) or FROM+SIZE, where each is
+// a size as ParseSize reads it. A range has at least one byte.
+func ParseRange(s string) (from, to int64, err error) {
+	at := strings.IndexAny(s, "-+")
+	if at < 0 {
+		return 0, 0, errRange
+	}
+	if from, err = ParseSize(s[:at]); err != nil {
+		return 0, 0, fmt.Errorf("%w: %w", errRange, err)
+	}
+	end := s[at+1:]
+	if end == "" && s[at] == '-' {
+		return from, math.MaxInt64, nil
+	}
+	if to, err = ParseSize(end); err != nil {
+		return 0, 0, fmt.Errorf("%w: %w", errRange, err)
+	}
+	if s[at] == '+' {
+		if to > math.MaxInt64-from {
+			return 0, 0, errRange
+		}
+		to += from
+	}
+	if to <= from {
+		return 0, 0, errEmptyRange
+	}
+	return from, to, nil
 }
 
 // unitShift is the power of two that a unit, in lower case, stands for.

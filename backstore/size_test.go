@@ -56,3 +56,34 @@ func TestParseSwitch(t *testing.T) {
 		require.ErrorContains(t, err, "want yes or no", s)
 	}
 }
+
+func TestParseRange(t *testing.T) {
+	for s, want := range map[string][2]int64{
+		"0-4KiB": {0, 4096}, "1GiB-": {1 << 30, math.MaxInt64}, "4096+512": {4096, 4608}, "50TiB+64MiB": {50 << 40, 50<<40 + 64<<20},
+		"9223372036854775806+1": {math.MaxInt64 - 1, math.MaxInt64},
+	} {
+		from, to, err := backstore.ParseRange(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, [2]int64{from, to}, s)
+	}
+	for s, want := range map[string]string{
+		"": "not a range", "5": "not a range", "-": "not a range", "-5": "not a range", "1+": "not a range", "x-y": "not a range",
+		"1+2+3": "not a size", "1-2-3": "not a size", "1+9223372036854775807": "not a range",
+		"8k-4k": "an empty range", "4k-4k": "an empty range", "1+0": "an empty range",
+	} {
+		_, _, err := backstore.ParseRange(s)
+		require.ErrorContains(t, err, want, s)
+	}
+}
+
+func FuzzParseRange(f *testing.F) {
+	for _, s := range []string{"0-4KiB", "1GiB-", "4096+512", "1+9223372036854775807", "-", "8k-4k"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		from, to, err := backstore.ParseRange(s)
+		if err == nil && (from < 0 || to <= from) {
+			t.Fatalf("%q is %d to %d", s, from, to)
+		}
+	})
+}

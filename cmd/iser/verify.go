@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -84,7 +85,7 @@ func (f *verifyFlags) register(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.offset, "offset", "0", "where to start, a size")
 	fl.StringVar(&f.size, "size", "", "how much to verify (default: to the end of the disk)")
-	fl.StringArrayVar(&f.ranges, "range", nil, "verify `FROM-TO` or FROM+SIZE, instead of --offset and --size; may be repeated")
+	fl.StringArrayVar(&f.ranges, "range", nil, "verify `FROM-TO`, FROM- or FROM+SIZE, instead of --offset and --size; may be repeated")
 	fl.StringVar(&f.bs, "bs", "64KiB", "request size, or mixed: random from one block to 1 MiB")
 	fl.StringVar(&f.order, "order", "random", "order of the requests: random or sequential")
 	fl.Uint64Var(&f.seed, "seed", 0, "seed of the stamps and of the order (default: from the clock)")
@@ -176,11 +177,14 @@ func (f *verifyFlags) parseRanges(sizeBytes int64) ([]verify.Range, error) {
 		}
 		var all []verify.Range
 		for _, s := range f.ranges {
-			r, err := parseRange(s)
+			from, to, err := backstore.ParseRange(s)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("--range %q: %w", s, err)
 			}
-			all = append(all, r)
+			if to == math.MaxInt64 { // FROM-: to the end
+				to = sizeBytes
+			}
+			all = append(all, verify.Range{Start: from, End: to})
 		}
 		return all, nil
 	}
@@ -198,26 +202,6 @@ func (f *verifyFlags) parseRanges(sizeBytes int64) ([]verify.Range, error) {
 		return nil, fmt.Errorf("%d bytes at %d are not on the disk, which has %d", size, offset, sizeBytes)
 	}
 	return []verify.Range{{Start: offset, End: offset + size}}, nil
-}
-
-// parseRange reads FROM-TO or FROM+SIZE.
-func parseRange(s string) (verify.Range, error) {
-	i := strings.IndexAny(s, "-+")
-	if i < 0 {
-		return verify.Range{}, fmt.Errorf("--range %q: want FROM-TO or FROM+SIZE", s)
-	}
-	from, err := backstore.ParseSize(s[:i])
-	if err != nil {
-		return verify.Range{}, fmt.Errorf("--range %q: %w", s, err)
-	}
-	to, err := backstore.ParseSize(s[i+1:])
-	if err != nil {
-		return verify.Range{}, fmt.Errorf("--range %q: %w", s, err)
-	}
-	if s[i] == '+' {
-		to += from // of which the sum, if it wraps, is refused as being before from
-	}
-	return verify.Range{Start: from, End: to}, nil
 }
 
 // A verifyReport is what verify says.

@@ -97,21 +97,13 @@ func TestVerifyGoesOnAfterItWasStopped(t *testing.T) {
 }
 
 func TestVerifyRangesAreParsed(t *testing.T) {
-	for text, want := range map[string]verify.Range{
-		"0-4KiB":      {Start: 0, End: 4096},
-		"1MiB+512":    {Start: 1 << 20, End: 1<<20 + 512},
-		"50TiB+64MiB": {Start: 50 << 40, End: 50<<40 + 64<<20},
-	} {
-		got, err := parseRange(text)
-		require.NoError(t, err)
-		assert.Equal(t, want, got)
-	}
-	for _, text := range []string{"", "5", "-", "1-", "-5", "x-y", "1+2+3"} {
-		_, err := parseRange(text)
-		assert.Error(t, err, text)
-	}
 	f := verifyFlags{offset: "0", bs: "4KiB", order: "random", runs: 1, depth: 1}
 	d := &ramDisk{data: make([]byte, 1<<20)}
+	f.ranges = []string{"0-4KiB", "768KiB-", "8KiB+512"}
+	p, err := f.plan(d)
+	require.NoError(t, err)
+	assert.Equal(t, []verify.Range{{Start: 0, End: 4096}, {Start: 8192, End: 8704}, {Start: 768 << 10, End: 1 << 20}}, p.Ranges)
+	f.ranges = nil
 	for what, spoil := range map[string]func(f *verifyFlags){
 		"--order":         func(f *verifyFlags) { f.order = "backwards" },
 		"--bs":            func(f *verifyFlags) { f.bs = "many" },
@@ -119,9 +111,8 @@ func TestVerifyRangesAreParsed(t *testing.T) {
 		"--offset":        func(f *verifyFlags) { f.offset = "x" },
 		"--size":          func(f *verifyFlags) { f.size = "x" },
 		"not on the disk": func(f *verifyFlags) { f.offset, f.size = "4096TiB", "8191TiB" },
-		"bytes 4611686018427387904 to": func(f *verifyFlags) {
-			f.ranges = []string{"4611686018427387904+4611686018427387904"} // the sum wraps
-		},
+		"not a range": func(f *verifyFlags) { f.ranges = []string{"4611686018427387904+4611686018427387904"} }, // the sum wraps
+		"bytes 2097152 to": func(f *verifyFlags) { f.ranges = []string{"2MiB-"} },
 		"one or the other": func(f *verifyFlags) { f.ranges, f.size = []string{"0-4KiB"}, "1MiB" },
 	} {
 		g := f
