@@ -45,6 +45,7 @@ func openOrders(t *testing.T, limits map[int]uint32, unknown byte) (*Disk, *[]or
 
 func TestUnmapBytes(t *testing.T) {
 	d, got := openOrders(t, map[int]uint32{20: 1000, 24: 1}, 0xff)
+	assert.True(t, d.CanUnmap())
 	require.NoError(t, d.Unmap(t.Context(), 512*5, 512*1100))
 	cdb := []byte{0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0}
 	assert.Equal(t, []ordered{
@@ -54,7 +55,29 @@ func TestUnmapBytes(t *testing.T) {
 	for name, limits := range map[string]map[int]uint32{"no page": nil, "no blocks": {24: 1}, "no descriptors": {20: 1}} {
 		d, got := openOrders(t, limits, 0xff)
 		assert.ErrorIs(t, d.Unmap(t.Context(), 0, 512), errors.ErrUnsupported, name)
+		assert.False(t, d.CanUnmap(), name)
 		assert.Empty(t, *got)
+	}
+}
+
+func TestWhatUnmappedBlocksReadAsIsAsked(t *testing.T) {
+	for bits, want := range map[byte]bool{0: false, 0x80: false, 0x40: false, 0xc0: true, 0xff: true} {
+		u := &fakeUnit{blocks: 4096, blockSize: 512}
+		execute := func(cdb, in, out []byte) (uint8, []byte, int) {
+			status, sense, n := u.execute(cdb, in, out)
+			if cdb[0] == opServiceActionIn16 {
+				require.Equal(t, 32, n)
+				in[14] = bits // LBPME, LBPRZ, and the lowest aligned address (SBC-3, 5.16.2)
+			}
+			return status, sense, n
+		}
+		s := openFake(t, newFakeTarget(execute), Options{PingInterval: -1})
+		d, err := s.Disk(t.Context(), 0)
+		require.NoError(t, err)
+		got, err := d.UnmapZeroes(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, want, got, "%#x", bits)
+		require.NoError(t, s.Close())
 	}
 }
 

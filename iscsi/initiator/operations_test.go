@@ -25,6 +25,9 @@ func TestUnmappedAndZeroedBlocksReadAsZeros(t *testing.T) {
 	onEach(t, func(t *testing.T, n network) {
 		ctx := t.Context()
 		d := n.disk(t, n.serve(t), options(t))
+		zeroes, err := d.UnmapZeroes(ctx)
+		require.NoError(t, err)
+		assert.True(t, d.CanUnmap() && zeroes)
 		for name, zero := range map[string]func(context.Context, int64, int64) error{
 			"unmap": d.Unmap, "write zeroes": d.WriteZeroes, "write zeroes stable": d.WriteZeroesStable,
 		} {

@@ -16,6 +16,33 @@ const (
 
 const ascInvalidOpcode = 0x20
 
+// provisioned are LBPME and LBPRZ of READ CAPACITY (16) (SBC-3, 5.16.2): the unit manages provisioning, and unmapped
+// blocks read as zeros.
+const provisioned = 0xc0
+
+// CanUnmap reports whether the unit takes UNMAP.
+func (d *Disk) CanUnmap() bool { return d.limits.unmap != 0 }
+
+// UnmapZeroes asks whether a block that is unmapped reads as zeros (LBPRZ). Where it does not, an unmapped block may read as
+// anything, each time, until it is written. Whether Unmap unmaps a block remains the unit's affair. Errors are those of
+// the session, or *StatusError.
+func (d *Disk) UnmapZeroes(ctx context.Context) (bool, error) {
+	cdb := make([]byte, 16)
+	cdb[0], cdb[1], cdb[13] = opServiceActionIn16, actionReadCapacity16, 32
+	var b []byte
+	err := d.run(ctx, replayAlways, func(s *Session) (err error) {
+		b, err = s.attentive(ctx, d.lun, d, cdb, 32)
+		return err
+	})
+	if isIllegalRequest(err) { // a unit that does not know the command does not provision
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lun %s: read capacity: %w", d.lun, err)
+	}
+	return len(b) > 14 && b[14]&provisioned == provisioned, nil
+}
+
 // Unmap tells the unit that n bytes at off are not needed any more (SBC-3, 4.7.3). They are whole blocks. It is a hint:
 // the blocks may read as zeros or as before, and keep their content where the unit unmaps in larger pieces. A unit that
 // does not unmap is an error that wraps errors.ErrUnsupported. Unmapping is on stable storage after Flush.
