@@ -3,7 +3,6 @@ package backstore
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -13,9 +12,6 @@ import (
 
 // maxWrong is how many wrong sectors a PatternStore keeps to show; all are counted.
 const maxWrong = 16
-
-// zeroed is the generation of sectors that were zeroed. No stamp may have it.
-const zeroed = math.MaxUint64
 
 // keptRuns is how long a list of runs is kept for the next write; one write hardly ever has more than one.
 const keptRuns = 64
@@ -70,7 +66,7 @@ func patternType() Type {
 }
 
 func checkGeneration(v string) error {
-	if err := checkSeed(v); err != nil || v == fmt.Sprint(uint64(zeroed)) {
+	if err := checkSeed(v); err != nil || v == fmt.Sprint(uint64(stamp.Zeroed)) {
 		return fmt.Errorf("%q is not a number from 0 to 2^64-2", v)
 	}
 	return nil
@@ -118,7 +114,7 @@ func (p *PatternStore) ReadAt(bufs [][]byte, off int64) error {
 }
 
 func (p *PatternStore) fill(b []byte, sector int64, generation uint64) {
-	if generation == zeroed {
+	if generation == stamp.Zeroed {
 		clear(b)
 		return
 	}
@@ -195,14 +191,14 @@ func (p *PatternStore) check(w *patternWork, bufs [][]byte, s, end int64) error 
 // judge is the generation of what is written to sector s, whose generation was old, or what is wrong with it.
 func (p *PatternStore) judge(c *stamp.Checker, b []byte, s int64, old uint64) (uint64, *stamp.Mismatch) {
 	id, _, valid := c.Parse(b)
-	if valid && id.Seed == p.seed && id.Sector == uint64(s) && id.Generation != zeroed && (old == zeroed || id.Generation >= old) {
+	if valid && id.Seed == p.seed && id.Sector == uint64(s) && id.Generation != stamp.Zeroed && (old == stamp.Zeroed || id.Generation >= old) {
 		return id.Generation, nil
 	}
 	if !valid && allZeros(b) {
-		return zeroed, nil
+		return stamp.Zeroed, nil
 	}
 	want := stamp.ID{Seed: p.seed, Sector: uint64(s), Generation: old}
-	if old == zeroed {
+	if old == stamp.Zeroed {
 		want.Generation = p.runs.base // never changes
 	}
 	return 0, c.Check(b, want)
@@ -249,7 +245,7 @@ func (p *PatternStore) WriteZeroes(off, n int64, _, _ bool) error {
 func (p *PatternStore) zero(op string, off, n int64) error {
 	err := p.changeable(off, n)
 	if err == nil && n > 0 {
-		err = p.take([]run{{off / MinBlock, (off + n) / MinBlock, zeroed}})
+		err = p.take([]run{{off / MinBlock, (off + n) / MinBlock, stamp.Zeroed}})
 	}
 	if err != nil {
 		return rangeError("pattern store", op, off, n, err)
@@ -264,9 +260,9 @@ func (p *PatternStore) Extent(off, n int64) (allocated bool, length int64, err e
 	}
 	g, until := p.generation(off / MinBlock)
 	if until > (off+n)/MinBlock {
-		return g != zeroed, n, nil
+		return g != stamp.Zeroed, n, nil
 	}
-	return g != zeroed, min(n, until*MinBlock-off), nil
+	return g != stamp.Zeroed, min(n, until*MinBlock-off), nil
 }
 
 func (p *PatternStore) usable(off, n int64) error {

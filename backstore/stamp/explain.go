@@ -17,7 +17,7 @@ const (
 	Unwritten Kind = "unwritten"
 	// Zeros: all zero: the write was lost, or the range was unmapped.
 	Zeros Kind = "zeros"
-	// Stale: the right sector of an earlier generation: a lost write.
+	// Stale: the right sector of an earlier generation, or of any where zeros were to be: a lost write or zeroing.
 	Stale Kind = "stale"
 	// Newer: the right sector of a later generation than expected.
 	Newer Kind = "newer"
@@ -36,7 +36,7 @@ const (
 // A Mismatch is one wrong sector, explained.
 type Mismatch struct {
 	Kind Kind `json:"kind"`
-	Want ID   `json:"want"`
+	Want ID   `json:"want"` // its generation is Zeroed where zeros were to be
 	// Found is what the sector says of itself, if HasFound.
 	Found    ID   `json:"found"`
 	HasFound bool `json:"has_found"`
@@ -62,9 +62,14 @@ type Mismatch struct {
 func (m *Mismatch) OffsetBytes() int64 { return int64(m.Want.Sector)*SectorSize + int64(m.First) }
 
 func (m *Mismatch) String() string {
-	head := fmt.Sprintf("sector %d (byte %d): expected seed=%d generation=%d, ",
-		m.Want.Sector, m.OffsetBytes(), m.Want.Seed, m.Want.Generation)
-	return head + "found " + m.what()
+	return fmt.Sprintf("sector %d (byte %d): expected %s, found %s", m.Want.Sector, m.OffsetBytes(), m.want(), m.what())
+}
+
+func (m *Mismatch) want() string {
+	if m.Want.Generation == Zeroed {
+		return "zeros"
+	}
+	return fmt.Sprintf("seed=%d generation=%d", m.Want.Seed, m.Want.Generation)
 }
 
 func (m *Mismatch) what() string {
@@ -74,7 +79,11 @@ func (m *Mismatch) what() string {
 	case Zeros:
 		return "zeros: the write was lost or the range unmapped"
 	case Stale:
-		return fmt.Sprintf("generation %d: an older write of this sector (lost write)", m.Found.Generation)
+		lost := "lost write"
+		if m.Want.Generation == Zeroed {
+			lost = "lost zeroing"
+		}
+		return fmt.Sprintf("generation %d: an older write of this sector (%s)", m.Found.Generation, lost)
 	case Newer:
 		return fmt.Sprintf("generation %d: a newer write of this sector", m.Found.Generation)
 	case Misplaced:
@@ -177,6 +186,14 @@ const (
 	staleSearched = 16
 )
 
+// earlier is how many generations before id are looked for: none before zeros, which do not tell when they were made.
+func (id ID) earlier() uint64 {
+	if id.Generation == Zeroed {
+		return 0
+	}
+	return min(staleSearched, id.Generation)
+}
+
 // A source is what the bytes of a part may be.
 type source struct {
 	kind  Kind // empty: the right bytes
@@ -230,7 +247,7 @@ func (m *Mismatch) eachSource(do func(s source, b []byte)) {
 		fillOne(b[:], m.Found)
 		do(source{kindOfStamp(m.Want, m.Found), m.Found, true}, b[:])
 	}
-	for back := uint64(1); back <= min(staleSearched, m.Want.Generation); back++ {
+	for back := uint64(1); back <= m.Want.earlier(); back++ {
 		id := m.Want
 		id.Generation -= back
 		fillOne(b[:], id)
@@ -263,7 +280,7 @@ func origin(got []byte, want ID) (ID, bool) {
 	if g := unmix(place ^ want.Sector); g < plausible && g != want.Generation {
 		return ID{Seed: want.Seed, Sector: want.Sector, Generation: g}, true
 	}
-	for back := uint64(0); back <= min(staleSearched, want.Generation); back++ {
+	for back := uint64(0); back <= want.earlier(); back++ {
 		g := want.Generation - back
 		if s := place ^ mix(g); s < plausible && s != want.Sector {
 			return ID{Seed: want.Seed, Sector: s, Generation: g}, true
@@ -295,10 +312,10 @@ func commonSuffix(a, b []byte) int {
 
 // uniform names a buffer that is all poison or all zeros.
 func uniform(b []byte) Kind {
-	var word [8]byte
-	if isRepeated(b, word[:]) {
+	if IsZeros(b) {
 		return Zeros
 	}
+	var word [8]byte
 	binary.LittleEndian.PutUint64(word[:], poison)
 	if isRepeated(b, word[:]) {
 		return Unwritten

@@ -13,7 +13,7 @@ const maxMixed = 32
 // Mixture says of which generations of its own sector and seed the bytes of s are, of SectorSize bytes; ok is false if
 // some are of none, or if it is too hard to tell. A disk may leave such a mixture where two writes meet in one sector:
 // SBC-3 does not say that a block is written at one moment. They meet at any byte. Generations that may be there are
-// a help, where so few bytes are left of one that they do not tell.
+// a help, where so few bytes are left of one that they do not tell; Zeroed must be among them to be found.
 func Mixture(s []byte, seed, sector uint64, maybe []uint64) (gens []uint64, ok bool) {
 	var m mixture
 	for _, g := range maybe {
@@ -47,7 +47,7 @@ type mixture struct {
 }
 
 func (m *mixture) add(seed, sector, gen uint64) {
-	if n := len(m.gens); gen < plausible && n < maxMixed && !slices.Contains(m.gens, gen) {
+	if n := len(m.gens); (gen < plausible || gen == Zeroed) && n < maxMixed && !slices.Contains(m.gens, gen) {
 		m.gens = append(m.gens, gen)
 		fillOne(m.sectors[n][:], ID{Seed: seed, Sector: sector, Generation: gen})
 	}

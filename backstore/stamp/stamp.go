@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 )
 
 // SectorSize is the size of a stamped sector in bytes, whatever the disk's block size.
@@ -34,6 +35,10 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// Zeroed is the generation of a sector that was zeroed or unmapped: such a sector is all zeros, and says nothing of
+// itself. No stamp has it.
+const Zeroed = math.MaxUint64
+
 // An ID is what a sector says of itself.
 type ID struct {
 	Seed       uint64 `json:"seed"`
@@ -41,7 +46,7 @@ type ID struct {
 	Generation uint64 `json:"generation"`
 }
 
-// Fill stamps p, whose length is a multiple of SectorSize; id is that of the first sector.
+// Fill stamps p, whose length is a multiple of SectorSize; id is that of the first sector. Generation Zeroed clears p.
 func Fill(p []byte, id ID) {
 	for ; len(p) >= SectorSize; p = p[SectorSize:] {
 		fillOne(p[:SectorSize:SectorSize], id)
@@ -50,6 +55,10 @@ func Fill(p []byte, id ID) {
 }
 
 func fillOne(s []byte, id ID) {
+	if id.Generation == Zeroed {
+		clear(s)
+		return
+	}
 	le := binary.LittleEndian
 	le.PutUint64(s[offMagic:], magic)
 	le.PutUint64(s[offSeed:], id.Seed)
@@ -92,6 +101,12 @@ func Poison(p []byte) {
 	}
 }
 
+// IsZeros reports whether p is all zeros. Its length is a multiple of 8 bytes.
+func IsZeros(p []byte) bool {
+	var word [8]byte
+	return isRepeated(p, word[:])
+}
+
 // A Checker compares sectors with what they should be. It is not for concurrent use.
 type Checker struct {
 	want [SectorSize]byte
@@ -114,7 +129,7 @@ func (c *Checker) Check(p []byte, id ID) *Mismatch {
 // is whether every byte of it is that stamp's.
 func (c *Checker) Parse(s []byte) (id ID, ok, valid bool) {
 	le := binary.LittleEndian
-	if le.Uint64(s[offMagic:]) != magic {
+	if le.Uint64(s[offMagic:]) != magic || le.Uint64(s[offGen:]) == Zeroed {
 		return ID{}, false, false
 	}
 	id = ID{Seed: le.Uint64(s[offSeed:]), Sector: le.Uint64(s[offSector:]), Generation: le.Uint64(s[offGen:])}

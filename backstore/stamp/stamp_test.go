@@ -211,3 +211,48 @@ func BenchmarkCheck(b *testing.B) {
 		}
 	}
 }
+
+func TestZerosAreExpectedLikeAnyGeneration(t *testing.T) {
+	zeroed := id
+	zeroed.Generation = stamp.Zeroed
+	p := at(7, 81920, 3)
+	stamp.Fill(p, zeroed)
+	require.True(t, stamp.IsZeros(p))
+	var c stamp.Checker
+	require.Nil(t, c.Check(p, zeroed))
+	for name, row := range map[string]struct {
+		got  []byte
+		kind stamp.Kind
+		text string
+	}{
+		"not zeroed":    {at(7, 81920, 3), stamp.Stale, "expected zeros, found generation 3: an older write of this sector (lost zeroing)"},
+		"flipped":       {splice(append(make([]byte, 99), 8), make([]byte, 512), 100), stamp.BitFlip, "bit 3 of byte 99"},
+		"half zeroed":   {splice(at(7, 81920, 3), make([]byte, 512), 128), stamp.Torn, "generation 3 (stale) up to 128, then the right bytes"},
+		"other half":    {splice(make([]byte, 512), at(7, 81920, 3), 128), stamp.Torn, "the right bytes up to 128, then generation 3 (stale)"},
+		"misplaced":     {at(7, 5, 3), stamp.Misplaced, "sector 5 of generation 3"},
+		"not there":     {poisoned(512), stamp.Unwritten, "had not landed"},
+		"other writers": {at(8, 81920, 3), stamp.OtherWriter, "seed 8"},
+	} {
+		m := c.Check(row.got, zeroed)
+		require.NotNil(t, m, name)
+		assert.Equal(t, row.kind, m.Kind, name)
+		assert.Contains(t, m.String(), row.text, name)
+	}
+	_, ok, valid := c.Parse(p)
+	assert.False(t, ok || valid)
+	p = at(7, 81920, 3)
+	copy(p[24:], bytes.Repeat([]byte{0xff}, 8))
+	_, ok, _ = c.Parse(p)
+	assert.False(t, ok, "a header that claims to be of that generation is none")
+}
+
+func TestMixtureWithZeros(t *testing.T) {
+	for n := range stamp.SectorSize + 1 {
+		p := splice(at(7, 81920, 3), make([]byte, 512), n)
+		gens, ok := stamp.Mixture(p, 7, 81920, []uint64{3, stamp.Zeroed})
+		require.True(t, ok, "up to byte %d", n)
+		require.Subset(t, []uint64{3, stamp.Zeroed}, gens)
+	}
+	_, ok := stamp.Mixture(splice(at(7, 81920, 3), make([]byte, 512), 128), 7, 81920, []uint64{3})
+	assert.False(t, ok, "zeros that nobody wrote")
+}
