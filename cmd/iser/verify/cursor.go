@@ -3,8 +3,6 @@ package verify
 import (
 	"math/rand/v2"
 	"sync"
-
-	"github.com/goiser/goiser/backstore/stamp"
 )
 
 // A cursor hands out the requests of one pass over the slots, and knows up to where all are done. It is the only
@@ -13,9 +11,7 @@ type cursor struct {
 	layout *layout
 	slotOf func(i int64) int64 // the slot that comes i-th
 	count  int64               // slots to do
-	unit   int                 // bytes; 0: a slot is one request
-	seed   uint64
-	salt   uint64
+	cutter
 
 	mu     sync.Mutex
 	next   int64 // the slot to cut next, by place in the order
@@ -27,7 +23,7 @@ type cursor struct {
 const idle = -1
 
 func newCursor(l *layout, workers int) *cursor {
-	c := &cursor{layout: l, slotOf: func(i int64) int64 { return i }, count: l.slots, busy: make([]int64, workers)}
+	c := &cursor{layout: l, slotOf: func(i int64) int64 { return i }, count: l.slots, busy: make([]int64, workers), cutter: cutter{most: l.bytes}}
 	for i := range c.busy {
 		c.busy[i] = idle
 	}
@@ -43,7 +39,7 @@ func (c *cursor) take(worker int) (Range, bool) {
 		if c.next >= c.count {
 			return Range{}, false
 		}
-		c.cut(c.layout.slot(c.slotOf(c.next)))
+		c.pieces = c.mixed(c.pieces, c.layout.slot(c.slotOf(c.next)))
 		c.next++
 	}
 	last := len(c.pieces) - 1
@@ -76,20 +72,48 @@ func (c *cursor) done() int64 {
 	return n
 }
 
-// cut cuts a slot in requests of mixed sizes, in any order. Sizes are spread over the powers of two and lie
-// between them; they depend on the seed, the salt and the slot only.
-func (c *cursor) cut(slot Range) {
+// A cutter cuts slots in requests. Their sizes are spread over the powers of two and lie between them; they depend on the
+// seed, the salt and the slot only.
+type cutter struct {
+	unit int   // bytes; 0: a slot is one request
+	most int64 // bytes of a request
+	seed uint64
+	salt uint64
+}
+
+// cut appends the requests of a slot, in the order of the disk.
+func (c *cutter) cut(pieces []Range, slot Range) []Range {
 	if c.unit == 0 {
-		c.pieces = append(c.pieces, slot)
-		return
+		return append(pieces, slot)
 	}
-	rng := rand.New(rand.NewPCG(c.seed^uint64(slot.Start/stamp.SectorSize), c.salt))
-	for slot.Len() > 0 {
-		n := min(int64(mixedSize(rng, c.unit, int(c.layout.bytes))), slot.Len())
-		c.pieces = append(c.pieces, Range{slot.Start, slot.Start + n})
+	for rng := c.chance(slot.Start, forSizes); slot.Len() > 0; {
+		n := min(int64(mixedSize(rng, c.unit, int(c.most))), slot.Len())
+		pieces = append(pieces, Range{slot.Start, slot.Start + n})
 		slot.Start += n
 	}
-	rng.Shuffle(len(c.pieces), func(i, j int) { c.pieces[i], c.pieces[j] = c.pieces[j], c.pieces[i] })
+	return pieces
+}
+
+// mixed is cut, in any order.
+func (c *cutter) mixed(pieces []Range, slot Range) []Range {
+	if pieces = c.cut(pieces, slot); len(pieces) == 1 {
+		return pieces
+	}
+	rng := c.chance(slot.Start, forOrder)
+	rng.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
+	return pieces
+}
+
+// What chance is for.
+const (
+	forSizes = iota
+	forOrder
+	forFates
+)
+
+// chance is what is drawn for a place and a purpose.
+func (c *cutter) chance(at int64, purpose uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(c.seed^uint64(at), c.salt^purpose<<62))
 }
 
 // mixedSize is a size from one unit to most, a multiple of the unit.

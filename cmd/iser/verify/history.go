@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/goiser/goiser/backstore/stamp"
 )
 
 // The rule of overlapping writers. Each write has a generation of its own, and each sector is a register of which
@@ -17,6 +19,14 @@ import (
 //	    and not wrongly so.
 //
 // A write that was never acknowledged is in flight for ever: it is never superseded, and supersedes nothing.
+// A write of which it is not known whether it was carried out, but that is over (its session is), may have had no effect:
+// it is superseded as others are, and supersedes nothing.
+//
+// Zeroing is a write of zeros, which do not say of themselves which write they are: zeros are right if one of the writes
+// that could have left them is, and supersede what cannot have. Unmapping is a hint (SBC-3, 4.7.3): where unmapped
+// blocks read as zeros it is a write of zeros that may have had no effect; where they read as anything, any content is right
+// and tells nothing until the unmapping is superseded by a write.
+//
 // A sector may also mix writes each of which the rule allows: SBC-3 does not say that a block is written or read at one
 // moment, and stores in memory do not. Such sectors are counted, and are no mismatch.
 //
@@ -27,18 +37,30 @@ import (
 // under way have noted what there was when they began. Time is a counter that every beginning and end advances; a write's
 // generation is the time when it began.
 
-// maxWriters bounds the writes in flight for one sector, which writers observe by going elsewhere. So it bounds what
-// a sector may hold too: those, and such that were in flight when the last acknowledged one began.
+// maxWriters bounds the writes in flight for one sector, and maxVersions all that may be returned: writers observe both
+// by going elsewhere. Besides those in flight there are such that were so when the last acknowledged one began, and those
+// without a known effect, until an acknowledged write or a read supersedes them.
 const (
 	maxWriters  = 4
 	maxVersions = 2 * maxWriters
 )
 
+// A content is what a write leaves.
+type content uint8
+
+const (
+	stamped  content = iota
+	zeros            // of which it is not known whose they are
+	anything         // each time another, perhaps
+)
+
 // versions are the writes that a read of a sector may return. End is zero while a write is in flight.
 type versions struct {
-	n   int
-	gen [maxVersions]uint64
-	end [maxVersions]uint64
+	n    int
+	gen  [maxVersions]uint64
+	end  [maxVersions]uint64
+	what [maxVersions]content
+	last [anything + 1]uint64 // the newest write of each content, superseded or not
 }
 
 func (v *versions) index(gen uint64) int {
@@ -50,34 +72,66 @@ func (v *versions) index(gen uint64) int {
 	return -1
 }
 
-func (v *versions) inFlight() int {
-	n := 0
+// has is whether a write of a content is there.
+func (v *versions) has(c content) bool {
 	for i := range v.n {
-		if v.end[i] == 0 {
-			n++
+		if v.what[i] == c {
+			return true
 		}
 	}
-	return n
+	return false
 }
 
-func (v *versions) add(gen uint64) {
+// full is whether there is no room for another write.
+func (v *versions) full() bool {
+	inFlight := 0
+	for i := range v.n {
+		if v.end[i] == 0 {
+			inFlight++
+		}
+	}
+	return inFlight == maxWriters || v.n == maxVersions
+}
+
+func (v *versions) add(gen uint64, c content) {
 	if v.n == maxVersions {
 		panic(fmt.Sprintf("verify: a sector with %d versions: %v ended %v", v.n, v.gen, v.end))
 	}
-	v.gen[v.n], v.end[v.n] = gen, 0
+	v.gen[v.n], v.end[v.n], v.what[v.n] = gen, 0, c
 	v.n++
+	v.last[c] = gen
 }
 
-// supersede drops what was acknowledged before a time, but for one.
-func (v *versions) supersede(before, except uint64) {
+// drop drops the versions that are to go.
+func (v *versions) drop(gone func(i int) bool) {
 	kept := 0
 	for i := range v.n {
-		if v.end[i] == 0 || v.end[i] > before || v.gen[i] == except {
-			v.gen[kept], v.end[kept] = v.gen[i], v.end[i]
+		if !gone(i) {
+			v.gen[kept], v.end[kept], v.what[kept] = v.gen[i], v.end[i], v.what[i]
 			kept++
 		}
 	}
 	v.n = kept
+}
+
+// over is whether version i was acknowledged, or ended otherwise, before a time.
+func (v *versions) over(i int, before uint64) bool { return v.end[i] != 0 && v.end[i] <= before }
+
+// supersede drops what was over before a time, but for one.
+func (v *versions) supersede(before, except uint64) {
+	v.drop(func(i int) bool { return v.over(i, before) && v.gen[i] != except })
+}
+
+// supersedeByZeros drops what was over before a time and cannot have left zeros.
+func (v *versions) supersedeByZeros(before uint64) {
+	v.drop(func(i int) bool { return v.over(i, before) && v.what[i] != zeros })
+}
+
+// merge drops other versions that are over, for version i, which is just over and has the same content, of which nobody can
+// say whose it is: whenever they would be right, i is.
+func (v *versions) merge(i int) {
+	gen, now, what := v.gen[i], v.end[i], v.what[i]
+	v.drop(func(i int) bool { return v.what[i] == what && v.over(i, now) && v.gen[i] != gen })
 }
 
 // A history is what may be read of each sector of a window.
@@ -87,10 +141,15 @@ type history struct {
 	sects []versions
 }
 
-// newHistory is of sectors whose content is not known yet: they must be written before they are read. Time goes on
-// from now.
+// newHistory is of sectors whose content is not known: until they are written they may read as anything. Time goes on from
+// now.
 func newHistory(sectors int, now uint64) *history {
-	return &history{now: now, sects: make([]versions, sectors)}
+	h := &history{now: now + 1, sects: make([]versions, sectors)}
+	for i := range h.sects {
+		h.sects[i].add(h.now, anything)
+		h.sects[i].end[0] = h.now
+	}
+	return h
 }
 
 func (h *history) tick() uint64 {
@@ -98,34 +157,40 @@ func (h *history) tick() uint64 {
 	return h.now
 }
 
-// beginWrite gives the generation of a write of n sectors from the first; false if too many writes are
-// in flight for one of them.
-func (h *history) beginWrite(first, n int) (uint64, bool) {
+// beginWrite gives the generation of a write of n sectors from the first; false if there are too many writes of one of
+// them.
+func (h *history) beginWrite(first, n int, c content) (uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := h.sects[first : first+n]
 	for i := range all {
-		if all[i].inFlight() == maxWriters {
+		if all[i].full() {
 			return 0, false
 		}
 	}
 	g := h.tick()
 	for i := range all {
-		all[i].add(g)
+		all[i].add(g, c)
 	}
 	return g, true
 }
 
-// endWrite tells that a write was acknowledged.
-func (h *history) endWrite(first, n int, gen uint64) {
+// endWrite tells that a write is over; sure is whether it is known to have had its effect.
+func (h *history) endWrite(first, n int, gen uint64, sure bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.tick()
 	all := h.sects[first : first+n]
 	for i := range all {
 		v := &all[i]
-		v.end[v.index(gen)] = now
-		v.supersede(gen, gen)
+		at := v.index(gen)
+		v.end[at] = now
+		switch {
+		case sure:
+			v.supersede(gen, gen)
+		case v.what[at] != stamped:
+			v.merge(at)
+		}
 	}
 }
 
@@ -147,43 +212,73 @@ func (h *history) beginRead(r *reading, first, n int) {
 // A verdict is what the history says of a sector that was read.
 type verdict struct {
 	ok     bool
-	newest uint64 // the latest write that could have been returned
-	begun  bool   // whether the generation found has begun at all
+	newest uint64 // if not ok: the latest write that could have been returned, or stamp.Zeroed
+	begun  bool   // if not ok: whether the generation found has begun at all
 }
 
-// endRead judges what a read found in its sector i: a whole stamp of that sector, of a generation. It tells the history
-// what others may still find.
+// endRead judges what a read found in its sector i: a whole stamp of that sector, of a generation, or zeros, which is
+// stamp.Zeroed. It tells the history what others may still find.
 func (h *history) endRead(r *reading, i int, gen uint64) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.tick()
-	v, seen := &h.sects[r.first+i], &r.sects[i]
-	ok := seen.index(gen) >= 0 || r.began < gen && gen < now
-	if ok && v.index(gen) >= 0 {
+	v := &h.sects[r.first+i]
+	switch ok := h.allowedLocked(r, i, gen, now); {
+	case !ok, h.openLocked(r, i): // what is right anyhow tells nothing
+		return verdict{ok: ok || h.openLocked(r, i), newest: h.newestLocked(r, i), begun: gen < now}
+	case gen == stamp.Zeroed && v.has(zeros):
+		v.supersedeByZeros(r.began)
+	case gen != stamp.Zeroed && v.index(gen) >= 0:
 		v.supersede(r.began, gen)
 	}
-	return verdict{ok: ok, newest: h.newestLocked(r, i), begun: gen < now}
+	return verdict{ok: true}
+}
+
+// allowedLocked is whether a read may return a generation, or zeros, in its sector i.
+func (h *history) allowedLocked(r *reading, i int, gen, now uint64) bool {
+	seen, v := &r.sects[i], &h.sects[r.first+i]
+	if gen == stamp.Zeroed {
+		return seen.has(zeros) || v.last[zeros] > r.began
+	}
+	n := seen.index(gen)
+	return n >= 0 && seen.what[n] == stamped || r.began < gen && gen < now
+}
+
+// openLocked is whether a read may return anything in its sector i.
+func (h *history) openLocked(r *reading, i int) bool {
+	return r.sects[i].has(anything) || h.sects[r.first+i].last[anything] > r.began
+}
+
+// open is whether a read may return anything in its sector i.
+func (h *history) open(r *reading, i int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.openLocked(r, i)
 }
 
 // allows is whether a read may return each of some generations in its sector i. It supersedes nothing.
 func (h *history) allows(r *reading, i int, gens []uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, g := range gens {
-		if r.sects[i].index(g) < 0 && (g <= r.began || g > h.now) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(gens, func(g uint64) bool { return !h.allowedLocked(r, i, g, h.now+1) })
 }
 
 // candidates are the generations that a read may return in its sector i, but for such as began and were superseded
-// while it went on.
-func (h *history) candidates(r *reading, i int) []uint64 {
+// while it went on. Zeros among them are stamp.Zeroed.
+func (h *history) candidates(r *reading, i int) (gens []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	v := &h.sects[r.first+i]
-	return slices.Concat(r.sects[i].gen[:r.sects[i].n], v.gen[:v.n])
+	for _, v := range []*versions{&r.sects[i], &h.sects[r.first+i]} {
+		for n := range v.n {
+			if v.what[n] == stamped {
+				gens = append(gens, v.gen[n])
+			}
+		}
+	}
+	if h.allowedLocked(r, i, stamp.Zeroed, h.now) {
+		gens = append(gens, stamp.Zeroed)
+	}
+	return gens
 }
 
 // newest is what a sector that a read found to be no stamp should have been: the latest that it could be.
@@ -193,12 +288,18 @@ func (h *history) newest(r *reading, i int) uint64 {
 	return h.newestLocked(r, i)
 }
 
+// newestLocked is a generation, or stamp.Zeroed if the latest write is one of zeros.
 func (h *history) newestLocked(r *reading, i int) uint64 {
-	newest := uint64(0)
+	newest, what := uint64(0), stamped
 	for _, v := range []*versions{&r.sects[i], &h.sects[r.first+i]} {
-		for _, g := range v.gen[:v.n] {
-			newest = max(newest, g)
+		for n, g := range v.gen[:v.n] {
+			if g >= newest {
+				newest, what = g, v.what[n]
+			}
 		}
+	}
+	if what != stamped {
+		return stamp.Zeroed
 	}
 	return newest
 }

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -41,12 +42,22 @@ func (r *Runner) overlap(ctx context.Context) error {
 				return r.stopped(ctx, r.pos.Done, err)
 			}
 			r.pos.Done, r.pos.Clock = r.pos.Done+1, w.history.now
+			r.settle()
 			if err := r.due(ctx, func() int64 { return r.pos.Done }); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// settle notes that a window was checked although its flush was doubtful: it cannot be done again.
+func (r *Runner) settle() {
+	if r.doubtful.Swap(false) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.res.CacheDoubtful = true
+	}
 }
 
 // A window is a part of the disk with its history.
@@ -64,7 +75,7 @@ func (w *window) run(ctx context.Context) error {
 	if err := w.mix(ctx); err != nil {
 		return err
 	}
-	if err := w.disks[0].Flush(ctx); err != nil {
+	if err := w.flush(ctx); err != nil {
 		return err
 	}
 	return w.all(ctx, w.read)
@@ -84,7 +95,7 @@ func (w *window) all(ctx context.Context, do func(context.Context, Disk, []byte,
 	})
 }
 
-// mix has every worker write and read where it likes.
+// mix has every worker write, zero, unmap and read where it likes.
 func (w *window) mix(ctx context.Context) error {
 	var left atomic.Int64
 	left.Store(2 * overlapTimes * w.Len())
@@ -94,9 +105,9 @@ func (w *window) mix(ctx context.Context) error {
 		for ctx.Err() == nil && left.Load() > 0 && !w.timeUp() {
 			q := w.pick(rng, d.BlockSize())
 			left.Add(-q.Len())
-			do := w.write
+			do := w.read
 			if rng.IntN(2) == 0 {
-				do = w.read
+				do = w.change(w.plan.draw(rng.IntN(100)))
 			}
 			if err := do(ctx, d, buf[:q.Len()], q, &note); err != nil {
 				return err
@@ -128,17 +139,50 @@ func (w *window) sectors(q Range) (first, n int) {
 }
 
 // write writes a generation of its own, unless too many others write there.
-func (w *window) write(ctx context.Context, d Disk, p []byte, q Range, _ *reading) error {
-	first, n := w.sectors(q)
-	g, ok := w.history.beginWrite(first, n)
-	if !ok {
-		return nil
+func (w *window) write(ctx context.Context, d Disk, p []byte, q Range, note *reading) error {
+	return w.change(written)(ctx, d, p, q, note)
+}
+
+// change makes a write, or zeroing, or unmapping.
+func (w *window) change(f fate) func(context.Context, Disk, []byte, Range, *reading) error {
+	return func(ctx context.Context, d Disk, p []byte, q Range, _ *reading) error {
+		first, n := w.sectors(q)
+		g, ok := w.history.beginWrite(first, n, w.leaves(f))
+		if !ok {
+			return nil
+		}
+		err := w.do(ctx, d, f, p, q, g)
+		sure := err == nil && f != unmapped
+		if errors.Is(err, ErrOutcomeUnknown) {
+			w.unknown()
+			err = d.ReadAt(ctx, p[:d.BlockSize()], q.Start) // after which it is over
+		}
+		if err == nil {
+			w.history.endWrite(first, n, g, sure)
+		}
+		return err
+	}
+}
+
+// leaves is what a sector is after what was done to it.
+func (w *window) leaves(f fate) content {
+	switch {
+	case f == written:
+		return stamped
+	case f == unmapped && !w.plan.UnmapZeroes:
+		return anything
+	}
+	return zeros
+}
+
+func (w *window) do(ctx context.Context, d Disk, f fate, p []byte, q Range, g uint64) error {
+	if f != written {
+		return w.zero(ctx, d, f, q)
 	}
 	stamp.Fill(p, w.id(q, g))
 	if err := d.WriteAt(ctx, p, q.Start); err != nil {
 		return err
 	}
-	w.history.endWrite(first, n, g)
 	w.wrote(q)
 	return nil
 }
@@ -166,9 +210,15 @@ func (w *window) judge(c *stamp.Checker, note *reading, i int, got []byte, secto
 	want := stamp.ID{Seed: w.plan.Seed, Sector: sector}
 	found, _, whole := c.Parse(got)
 	switch {
+	case !whole && stamp.IsZeros(got):
+		found = want
+		found.Generation = stamp.Zeroed
 	case !whole:
 		return w.damaged(c, note, i, got, want)
 	case found.Seed != want.Seed || found.Sector != want.Sector:
+		if w.history.open(note, i) {
+			return nil
+		}
 		want.Generation = w.history.newest(note, i)
 		return c.Check(got, want)
 	}
@@ -187,6 +237,9 @@ func (w *window) judge(c *stamp.Checker, note *reading, i int, got []byte, secto
 // damaged is what is wrong with a sector that is no whole stamp: with the write that it is nearest to of those that
 // could be there, or else with the newest of them.
 func (w *window) damaged(c *stamp.Checker, note *reading, i int, got []byte, want stamp.ID) *stamp.Mismatch {
+	if w.history.open(note, i) {
+		return nil
+	}
 	maybe := w.history.candidates(note, i)
 	if gens, ok := stamp.Mixture(got, want.Seed, want.Sector, maybe); ok && w.history.allows(note, i, gens) {
 		w.mixture()

@@ -35,14 +35,22 @@ type Plan struct {
 	Generation uint64
 	// Overlap has writers and readers go against each other over windows of the ranges.
 	Overlap bool
+	// Zero and Unmap are how many of a hundred writes are zeroed or unmapped as soon as they are done; with Overlap how
+	// many zero or unmap instead. Disks must then be Zeroers.
+	Zero, Unmap int
+	// UnmapZeroes says that an unmapped block reads as zeros, if it was unmapped at all; else it may read as anything.
+	UnmapZeroes bool
+	// Keep is how many mismatches of each kind are kept with their bytes; 0: a few. All are counted.
+	Keep int
 }
 
-// Bounds of a plan: the longest request in bytes, the requests in flight on a disk, the disks and the ranges.
+// Bounds of a plan: the longest request in bytes, the requests in flight on a disk, the disks, the ranges, and the mismatches kept of each kind.
 const (
 	MaxRequest = 16 << 20
 	MaxDepth   = 1024
 	MaxJobs    = 64
 	MaxRanges  = 1024
+	MaxKeep    = 1 << 16
 )
 
 // mixedLargest is the largest request with mixed sizes, if the plan does not say.
@@ -67,6 +75,10 @@ func (p *Plan) Check(sizeBytes int64, blockSize int) error {
 		return fmt.Errorf("runs %d: want at least 1", p.Runs)
 	case p.Overlap && p.CheckOnly:
 		return errors.New("overlapping writers write: they are not for a check only")
+	case p.Zero < 0 || p.Unmap < 0 || p.Zero+p.Unmap > 100:
+		return fmt.Errorf("zero %d and unmap %d: want percentages, together up to 100", p.Zero, p.Unmap)
+	case p.Keep < 0 || p.Keep > MaxKeep:
+		return fmt.Errorf("keep %d: want 0 to %d", p.Keep, MaxKeep)
 	}
 	return p.checkRanges(sizeBytes, unit)
 }
@@ -124,7 +136,20 @@ func (l *layout) slot(i int64) Range {
 	if !found {
 		n--
 	}
-	r := l.ranges[n]
-	start := r.Start + (i-l.first[n])*l.bytes
+	return l.part(l.ranges[n], i-l.first[n])
+}
+
+// holding is the slot that a byte of the ranges lies in.
+func (l *layout) holding(at int64) Range {
+	n, found := slices.BinarySearchFunc(l.ranges, at, func(r Range, at int64) int { return cmp.Compare(r.Start, at) })
+	if !found {
+		n--
+	}
+	return l.part(l.ranges[n], (at-l.ranges[n].Start)/l.bytes)
+}
+
+// part is slot i of a range, counted from the range's start.
+func (l *layout) part(r Range, i int64) Range {
+	start := r.Start + i*l.bytes
 	return Range{start, min(start+l.bytes, r.End)}
 }

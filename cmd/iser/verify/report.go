@@ -9,8 +9,8 @@ import (
 	"github.com/goiser/goiser/backstore/stamp"
 )
 
-// maxKept bounds the mismatches of each kind that are kept, with the bytes expected and found; all are counted.
-const maxKept = 16
+// fewKept is how many mismatches of each kind are kept, with the bytes expected and found, if the plan does not say.
+const fewKept = 16
 
 // A Bad is one wrong sector.
 type Bad struct {
@@ -34,6 +34,16 @@ type Result struct {
 	ReadBytes    int64   `json:"read_bytes"`
 	WriteSeconds float64 `json:"write_seconds"`
 	ReadSeconds  float64 `json:"read_seconds"`
+	// ZeroedBytes and UnmappedBytes were zeroed and unmapped; of the latter KeptBytes were found as they had been.
+	ZeroedBytes   int64 `json:"zeroed_bytes,omitempty"`
+	UnmappedBytes int64 `json:"unmapped_bytes,omitempty"`
+	KeptBytes     int64 `json:"unmapped_but_kept_bytes,omitempty"`
+	// Unknown counts the requests of which it is not known whether they were done, since their session was lost.
+	Unknown int64 `json:"outcome_unknown,omitempty"`
+	// Rewritten counts the times that a run was written again, because what had been written could have been lost with
+	// the disk's cache; CacheDoubtful says that it was checked although that was still so.
+	Rewritten     int  `json:"rewritten,omitempty"`
+	CacheDoubtful bool `json:"cache_doubtful,omitempty"`
 	// TimeUp says that the time was up before the last run was whole.
 	TimeUp bool `json:"time_up"`
 	// Mixed counts, with Overlap, the sectors that were found to mix writes which overlapped. They are not wrong.
@@ -51,14 +61,19 @@ type recorder struct {
 	mu   sync.Mutex
 	res  Result
 	kept map[stamp.Kind]int
+	most int // kept of each kind
 	heat *Heat
 	done int64
 	tick func(doneBytes int64)
 }
 
 func newRecorder(p *Plan, jobs int) *recorder {
+	most := p.Keep
+	if most == 0 {
+		most = fewKept
+	}
 	return &recorder{
-		start: time.Now(), kept: make(map[stamp.Kind]int), heat: newHeat(p.Ranges), tick: func(int64) {},
+		start: time.Now(), most: most, kept: make(map[stamp.Kind]int), heat: newHeat(p.Ranges), tick: func(int64) {},
 		res: Result{Seed: p.Seed, Ranges: p.Ranges, Jobs: jobs, Depth: p.Depth, Kinds: make(map[stamp.Kind]int64)},
 	}
 }
@@ -93,7 +108,7 @@ func (r *recorder) bad(m *stamp.Mismatch) {
 	r.res.Wrong++
 	r.res.Kinds[m.Kind]++
 	r.heat.bad(m, since)
-	if r.kept[m.Kind] < maxKept {
+	if r.kept[m.Kind] < r.most {
 		r.kept[m.Kind]++
 		r.res.Bad = append(r.res.Bad, Bad{Mismatch: m, Seconds: since.Seconds(), Text: m.String()})
 	}
@@ -104,6 +119,32 @@ func (r *recorder) mixture() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.res.Mixed++
+}
+
+// befell counts what was zeroed or unmapped.
+func (r *recorder) befell(f fate, q Range) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch f {
+	case zeroed:
+		r.res.ZeroedBytes += q.Len()
+	case unmapped:
+		r.res.UnmappedBytes += q.Len()
+	}
+}
+
+// keptMapped counts bytes that were unmapped and are as before.
+func (r *recorder) keptMapped(n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.res.KeptBytes += n
+}
+
+// unknown counts a request whose outcome is not known.
+func (r *recorder) unknown() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.res.Unknown++
 }
 
 // result is a copy of what was found until now.

@@ -2,7 +2,9 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goiser/goiser/backstore/stamp"
@@ -16,14 +18,28 @@ type Disk interface {
 	BlockSize() int
 }
 
+// Errors of a Disk that goes on when its session is lost.
+var (
+	// ErrOutcomeUnknown: whether the request was carried out, in whole or in part, is not known. It is carried out no more
+	// once a later request of the same Disk has succeeded. Only with Overlap does a Run go on after it.
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrFlushDoubtful: the flush succeeded, but what was written before may be lost with the disk's cache.
+	ErrFlushDoubtful = errors.New("what was written before the flush may be lost")
+)
+
 // A Runner runs a plan once. Each disk is a way to the same disk: a job with requests of its own in flight.
 type Runner struct {
 	disks []Disk
 	plan  Plan
 	*recorder
 	keeper
-	deadline time.Time // zero: none
+	deadline time.Time   // zero: none
+	doubtful atomic.Bool // a flush of this run was
+	rewrites int         // of this run
 }
+
+// maxRewrites bounds how often a run is written again after doubtful flushes: sessions may be lost for ever.
+const maxRewrites = 3
 
 // New is for a plan that Check found good; tick is told how many bytes were written and read, by one worker at a time, and
 // may be nil.
@@ -85,7 +101,7 @@ func (r *Runner) runs(ctx context.Context) error {
 func (r *Runner) pass(ctx context.Context, l *layout) error {
 	if !r.pos.Reading {
 		slots, err := r.write(ctx, l, r.pos.Run)
-		if err == nil {
+		if err == nil && !r.again() {
 			r.pos.Reading, r.pos.Slots, r.pos.Done = true, slots, 0
 		}
 		return err
@@ -94,6 +110,37 @@ func (r *Runner) pass(ctx context.Context, l *layout) error {
 		return err
 	}
 	r.pos.Run, r.pos.Reading, r.pos.Slots, r.pos.Done = r.pos.Run+1, false, 0, 0
+	r.rewrites = 0
+	return nil
+}
+
+// again is whether a run that was written must be written anew, from its beginning: what is doubtful proves nothing about
+// the disk. If that does not help, the run is checked as it is, and the result says so.
+func (r *Runner) again() bool {
+	if !r.doubtful.Swap(false) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rewrites == maxRewrites || !r.deadline.IsZero() && time.Now().After(r.deadline) {
+		r.res.CacheDoubtful = true
+		return false
+	}
+	r.rewrites++
+	r.res.Rewritten++
+	r.pos.Done = 0
+	return true
+}
+
+// flush flushes for every disk: each answers for what was written through it. It notes whether one was in doubt.
+func (r *Runner) flush(ctx context.Context) error {
+	for _, d := range r.disks {
+		if err := d.Flush(ctx); errors.Is(err, ErrFlushDoubtful) {
+			r.doubtful.Store(true)
+		} else if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -133,7 +180,12 @@ func (r *Runner) readOrder(l *layout, g uint64, slots int64) func(int64) int64 {
 
 func (r *Runner) cursor(l *layout, order func(int64) int64, salt uint64) *cursor {
 	c := newCursor(l, r.workers())
-	c.slotOf, c.seed, c.salt, c.next = order, r.plan.Seed, salt, r.pos.Done
+	c.slotOf, c.cutter, c.next = order, r.cutter(l, salt), r.pos.Done
+	return c
+}
+
+func (r *Runner) cutter(l *layout, salt uint64) cutter {
+	c := cutter{most: l.bytes, seed: r.plan.Seed, salt: salt}
 	if r.plan.Mixed {
 		c.unit = max(r.disks[0].BlockSize(), stamp.SectorSize)
 	}
@@ -152,14 +204,14 @@ func (r *Runner) write(ctx context.Context, l *layout, g uint64) (int64, error) 
 	}
 	err := r.each(ctx, c, until, func(ctx context.Context, d Disk, p []byte, q Range) error {
 		stamp.Fill(p, r.id(q, g))
-		err := d.WriteAt(ctx, p, q.Start)
-		if err == nil {
-			r.wrote(q)
+		if err := d.WriteAt(ctx, p, q.Start); err != nil {
+			return err
 		}
-		return err
+		r.wrote(q)
+		return r.zero(ctx, d, c.fateOf(&r.plan, q.Start), q)
 	})
 	if err == nil {
-		err = r.disks[0].Flush(ctx)
+		err = r.flush(ctx)
 	}
 	return c.done(), r.stopped(ctx, c.done(), err)
 }
@@ -170,12 +222,17 @@ func (r *Runner) check(ctx context.Context, l *layout, g uint64) error {
 	defer func() { r.res.ReadSeconds += time.Since(start).Seconds() }()
 	c := r.cursor(l, r.readOrder(l, g, r.pos.Slots), 2*g+1)
 	c.count = r.pos.Slots
+	writing := r.cutter(l, 2*g) // as write had it
 	err := r.each(ctx, c, r.deadline, func(ctx context.Context, d Disk, p []byte, q Range) error {
 		stamp.Poison(p)
 		if err := d.ReadAt(ctx, p, q.Start); err != nil {
 			return err
 		}
-		r.compare(p, r.id(q, g))
+		if r.plan.zeroes() {
+			r.compareFates(&writing, l, p, q, g)
+		} else {
+			r.compare(p, r.id(q, g))
+		}
 		r.read(q)
 		return nil
 	})

@@ -196,6 +196,9 @@ func TestMismatchesKeptAreBounded(t *testing.T) {
 	res := run(t, plan(verify.Range{Start: 0, End: 1 << 20}), d, 1)
 	assert.EqualValues(t, 2<<20/512, res.Wrong)
 	assert.Len(t, res.Bad, 16)
+	p := plan(verify.Range{Start: 0, End: 1 << 20})
+	p.Keep = 100
+	assert.Len(t, run(t, p, d, 1).Bad, 100)
 }
 
 func TestTheDisksErrorEndsIt(t *testing.T) {
@@ -266,6 +269,9 @@ func TestPlansAreChecked(t *testing.T) {
 		"runs 0":                     func(p *verify.Plan) { p.Runs = 0 },
 		"time -1":                    func(p *verify.Plan) { p.Time = -1 },
 		"overlapping writers":        func(p *verify.Plan) { p.Overlap, p.CheckOnly = true, true },
+		"zero 60 and unmap 41":       func(p *verify.Plan) { p.Zero, p.Unmap = 60, 41 },
+		"zero -1":                    func(p *verify.Plan) { p.Zero = -1 },
+		"keep 65537":                 func(p *verify.Plan) { p.Keep = 65537 },
 		"0 ranges":                   func(p *verify.Plan) { p.Ranges = nil },
 		"another range too":          func(p *verify.Plan) { p.Ranges = []verify.Range{{Start: 0, End: 8192}, {Start: 4096, End: 12288}} },
 		"not on the disk":            func(p *verify.Plan) { p.Ranges = []verify.Range{{Start: 0, End: 2 << 20}} },

@@ -47,10 +47,11 @@ func (r *Runner) Keep(save func(State) error) {
 	r.keeper.save, r.keeper.last = save, time.Now()
 }
 
-// Resume has Run go on where a state was. How many requests are in flight and how long it may take may differ from then.
+// Resume has Run go on where a state was. How many requests are in flight, how long it may take and how many mismatches
+// are kept may differ from then.
 func (r *Runner) Resume(s State) error {
 	then, now := s.Plan, r.plan
-	then.Depth, then.Time, then.Runs = now.Depth, now.Time, now.Runs
+	then.Depth, then.Time, then.Runs, then.Keep = now.Depth, now.Time, now.Runs, now.Keep
 	slots := newLayout(now.Ranges, int64(now.RequestBytes)).slots
 	if !reflect.DeepEqual(then, now) || s.Run < 1 || s.Done < 0 || s.Done > slots || s.Slots < 0 || s.Slots > slots {
 		return ErrOtherPlan
@@ -98,8 +99,12 @@ func (r *Runner) stopped(ctx context.Context, done int64, err error) error {
 
 func (r *Runner) saveLocked(ctx context.Context, done int64) error {
 	if !r.pos.Reading {
-		if err := r.disks[0].Flush(ctx); err != nil {
+		if err := r.flush(ctx); err != nil {
 			return err
+		}
+		if r.doubtful.Load() { // this run is written again
+			r.last = time.Now()
+			return nil
 		}
 	}
 	s := r.pos
