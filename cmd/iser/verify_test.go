@@ -105,13 +105,13 @@ func TestVerifyRangesAreParsed(t *testing.T) {
 	assert.Equal(t, []verify.Range{{Start: 0, End: 4096}, {Start: 8192, End: 8704}, {Start: 768 << 10, End: 1 << 20}}, p.Ranges)
 	f.ranges = nil
 	for what, spoil := range map[string]func(f *verifyFlags){
-		"--order":         func(f *verifyFlags) { f.order = "backwards" },
-		"--bs":            func(f *verifyFlags) { f.bs = "many" },
-		"request size":    func(f *verifyFlags) { f.bs = "8TiB" },
-		"--offset":        func(f *verifyFlags) { f.offset = "x" },
-		"--size":          func(f *verifyFlags) { f.size = "x" },
-		"not on the disk": func(f *verifyFlags) { f.offset, f.size = "4096TiB", "8191TiB" },
-		"not a range": func(f *verifyFlags) { f.ranges = []string{"4611686018427387904+4611686018427387904"} }, // the sum wraps
+		"--order":          func(f *verifyFlags) { f.order = "backwards" },
+		"--bs":             func(f *verifyFlags) { f.bs = "many" },
+		"request size":     func(f *verifyFlags) { f.bs = "8TiB" },
+		"--offset":         func(f *verifyFlags) { f.offset = "x" },
+		"--size":           func(f *verifyFlags) { f.size = "x" },
+		"not on the disk":  func(f *verifyFlags) { f.offset, f.size = "4096TiB", "8191TiB" },
+		"not a range":      func(f *verifyFlags) { f.ranges = []string{"4611686018427387904+4611686018427387904"} }, // the sum wraps
 		"bytes 2097152 to": func(f *verifyFlags) { f.ranges = []string{"2MiB-"} },
 		"one or the other": func(f *verifyFlags) { f.ranges, f.size = []string{"0-4KiB"}, "1MiB" },
 	} {

@@ -130,10 +130,10 @@ func (w *world) answer(i int, gen uint64) bool {
 
 func TestHistoryIsTheRule(t *testing.T) {
 	for name, kinds := range map[string][]content{
-		"writes":                         {stamped},
-		"writes and zeros":               {stamped, stamped, zeros},
-		"and what is anything":           {stamped, stamped, stamped, zeros, anything},
-		"hardly a write":                 {zeros, zeros, zeros, stamped},
+		"writes":                        {stamped},
+		"writes and zeros":              {stamped, stamped, zeros},
+		"and what is anything":          {stamped, stamped, stamped, zeros, anything},
+		"hardly a write":                {zeros, zeros, zeros, stamped},
 		"hardly anything that is known": {anything, zeros, stamped},
 	} {
 		t.Run(name, func(t *testing.T) {
