@@ -118,7 +118,7 @@ func (r *Run) Turn(ctx context.Context) (*Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	start, base := time.Now(), r.total.Elapsed
-	res := &Result{Sides: newSides()}
+	res := &Result{Sides: newSides(), Elapsed: r.plan.Time} // also where nothing ended in the last of it
 	var wg sync.WaitGroup
 	for _, j := range r.jobs {
 		wg.Go(func() {
