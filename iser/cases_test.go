@@ -78,7 +78,7 @@ func (e *fullEndpoint) CreateQP(c rdma.QPConfig) (rdma.QueuePair, error) {
 // is full refuses for as long as it is.
 func TestCaseRD02(t *testing.T) {
 	sequential, atOnce := 3000, 200
-	if testing.Short() || raceEnabled {
+	if testing.Short() || iser.RaceEnabled {
 		sequential = 300
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -1,5 +1,5 @@
 //go:build !race
 
-package iser_test
+package iser
 
-const raceEnabled = false
+const RaceEnabled = false
