@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/signal"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +36,8 @@ and a checksum, checks what is read of that, and reads all of it back at the end
 
 --compare measures a second disk in the same run, in turn (A B A B ...), --time for each in --rounds turns, and prints
 the first one's figures divided by the second one's: the median of the rounds, and between what they lay.
+
+Interrupted, it tells what it has measured so far.
 
 -o json, --hist (an HdrHistogram percentile file) and --svg are described in docs/IOBENCH.md.
 `
@@ -208,19 +211,35 @@ func (a *app) bench(ctx context.Context, url string, f *benchFlags) error {
 	if err != nil {
 		return err
 	}
-	if _, err = a.benchTurn(ctx, b, f, p); err == nil {
-		err = a.finishBench(ctx, []*benched{b}, f)
-	}
-	if err == nil {
-		err = a.printBench(b, f, p)
-	}
-	return errors.Join(err, b.Close())
+	return errors.Join(a.runBench(ctx, b, f, p), b.Close())
 }
 
-// benchTurn runs one turn with a live line.
+func (a *app) runBench(ctx context.Context, b *benched, f *benchFlags, p bench.Plan) error {
+	if _, err := a.benchTurn(ctx, b, f, p); err != nil {
+		return err
+	}
+	if err := a.finishBench(context.WithoutCancel(ctx), []*benched{b}, f); err != nil {
+		return err
+	}
+	return errors.Join(a.printBench(b, f, p), interrupted(ctx))
+}
+
+// interrupted is the error of a run whose results are of less time than was asked for; nil if it was not interrupted.
+func interrupted(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return errors.New("bench: interrupted: these are the results so far")
+}
+
+// benchTurn runs one turn with a live line. When ctx ends the turn does, with a result: a second signal ends the program.
 func (a *app) benchTurn(ctx context.Context, b *benched, f *benchFlags, p bench.Plan) (*bench.Result, error) {
+	defer context.AfterFunc(ctx, func() {
+		signal.Reset()
+		b.run.Stop()
+	})()
 	stop := a.liveBench(b, f, p)
-	r, err := b.run.Turn(ctx)
+	r, err := b.run.Turn(context.WithoutCancel(ctx))
 	stop()
 	return r, benchError(b.url, err)
 }

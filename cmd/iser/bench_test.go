@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -66,6 +68,37 @@ func TestRatiosAreOfRoundsInTurn(t *testing.T) {
 	assert.Equal(t, ratio{Median: 1, Min: 1, Max: 1}, got["read"]["lat_us_p50"])
 	assert.NotContains(t, got, "write", "there was none")
 	assert.InDelta(t, 2.5, median([]float64{4, 1, 2, 3}), 1e-9)
+}
+
+// An interrupt ends the run and not its results, be it ever so early.
+func TestInterruptedBenchTellsWhatItMeasured(t *testing.T) {
+	url := "iscsi://" + startBenchDaemon(t)
+	f := &benchFlags{rw: "randread", bs: "4k", depth: 4, jobs: 1, rounds: 3}
+	p := bench.Plan{ReadPercent: 100, Random: true, MinBytes: 4096, MaxBytes: 4096, Depth: f.depth, Time: time.Hour}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, run := range map[string]func(*app, []*benched) error{
+		"one": func(a *app, all []*benched) error { return a.runBench(ctx, all[0], f, p) },
+		"two": func(a *app, all []*benched) error { return a.runComparison(ctx, all, f, p) },
+	} {
+		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+		require.NoError(t, err)
+		a := &app{out: out, errOut: out, quiet: true, output: "table", timeout: demoPatience}
+		a.tune.immediateData = "yes"
+		var all []*benched
+		for range 2 {
+			b, err := a.openBench(t.Context(), url, f, p)
+			require.NoError(t, err)
+			all = append(all, b)
+		}
+		err = run(a, all)
+		assert.ErrorContains(t, err, "interrupted: these are the results so far", name)
+		assert.Equal(t, exitOther, exitCode(err))
+		b, err := os.ReadFile(out.Name())
+		require.NoError(t, err)
+		assert.Contains(t, string(b), "IOPS", name)
+		require.NoError(t, errors.Join(all[0].Close(), all[1].Close(), out.Close()))
+	}
 }
 
 func TestWrongDataHasItsExitCode(t *testing.T) {

@@ -57,8 +57,13 @@ func (a *app) compare(ctx context.Context, url string, f *benchFlags, p bench.Pl
 		a.said = false // of the second one too
 		all = append(all, b)
 	}
+	return a.runComparison(ctx, all, f, p)
+}
+
+// runComparison measures two open targets in turn.
+func (a *app) runComparison(ctx context.Context, all []*benched, f *benchFlags, p bench.Plan) error {
 	var turns [2][]*bench.Result
-	for range f.rounds {
+	for n := 0; n < f.rounds && (n == 0 || ctx.Err() == nil); n++ {
 		for i, b := range all {
 			r, err := a.benchTurn(ctx, b, f, p)
 			if err != nil {
@@ -67,21 +72,24 @@ func (a *app) compare(ctx context.Context, url string, f *benchFlags, p bench.Pl
 			turns[i] = append(turns[i], r)
 		}
 	}
-	if err := a.finishBench(ctx, all, f); err != nil {
+	if n := len(turns[0]); ctx.Err() != nil && n > 1 { // its turns are not of one length
+		turns[0], turns[1] = turns[0][:n-1], turns[1][:n-1]
+	}
+	if err := a.finishBench(context.WithoutCancel(ctx), all, f); err != nil {
 		return err
 	}
 	c := &comparison{
-		Version: benchVersion, Rounds: f.rounds,
+		Version: benchVersion, Rounds: len(turns[0]),
 		A: newBenchReport(all[0], f, p, all[0].run.Total()), B: newBenchReport(all[1], f, p, all[1].run.Total()),
 		Ratio: ratios(turns),
 	}
 	if a.json() {
 		c.A.addSeries(all[0])
 		c.B.addSeries(all[1])
-		return a.printJSON(c)
+		return errors.Join(a.printJSON(c), interrupted(ctx))
 	}
 	a.printComparison(c)
-	return nil
+	return interrupted(ctx)
 }
 
 // ratios divides round by round, so that what disturbs both of a round's turns disturbs the ratio little.

@@ -75,7 +75,7 @@ func benchIO(b *testing.B, run func(context.Context, []byte, int64) error, n, de
 }
 
 // startBenchDaemon builds and starts iserd and returns host:port.
-func startBenchDaemon(b *testing.B) string {
+func startBenchDaemon(b testing.TB) string {
 	program := filepath.Join(b.TempDir(), "iserd")
 	out, err := exec.Command("go", "build", "-o", program, "../iserd").CombinedOutput()
 	require.NoError(b, err, string(out))

@@ -182,6 +182,24 @@ func TestAnErrorEndsTheRun(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
+// A turn that is stopped has what ended until then, and of the time no more than it took.
+func TestAStoppedTurnCounts(t *testing.T) {
+	p := testPlan()
+	p.Time = time.Hour
+	r := newRun(t, &memory{data: make([]byte, 1<<20)}, p, 2)
+	done := make(chan *Result)
+	go func() {
+		res, err := r.Turn(t.Context())
+		assert.NoError(t, err)
+		done <- res
+	}()
+	r.Stop()
+	res := <-done
+	assert.Positive(t, res.Sides[Read].IOs+res.Sides[Write].IOs)
+	assert.Less(t, res.Elapsed, time.Hour)
+	assert.Positive(t, res.Elapsed)
+}
+
 func TestVerifyFindsWhatWasNotKept(t *testing.T) {
 	p := testPlan()
 	p.Verify = true

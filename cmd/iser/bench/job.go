@@ -108,7 +108,8 @@ func (j *job) round(ctx context.Context) (bool, error) {
 	p := &j.run.plan
 	now := time.Since(j.began)
 	j.measure(now)
-	for len(j.free) > 0 && (now < p.Ramp+p.Time || j.end == 0) { // once in any case, however late we come to run
+	more := now < p.Ramp+p.Time && !j.run.stopped.Load()
+	for len(j.free) > 0 && (more || j.end == 0) { // once in any case, however late we come to run
 		i := j.take()
 		j.fresh = append(j.fresh, i)
 		j.choose(&j.slots[i])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -70,6 +71,7 @@ type Run struct {
 	series  series
 	total   Result
 	cpu     func() time.Duration
+	stopped atomic.Bool
 }
 
 // New prepares a run with one job for each disk; they are the same disk, by several sessions. cpu is the time that this
@@ -112,13 +114,16 @@ func (r *Run) Total() *Result { return &r.total }
 // Series is how a direction went over the time measured, without the ramps and what was between turns.
 func (r *Run) Series(d Direction) []Point { return r.series.points(d, r.total.Elapsed) }
 
+// Stop has the turn that runs end early: no more requests are made, and those under way end. Further turns end at once.
+func (r *Run) Stop() { r.stopped.Store(true) }
+
 // Turn runs all jobs for the plan's ramp and time, and until the last request has ended. An error of one ends all. It is
 // the disk's or ctx's, or holds a MismatchError.
 func (r *Run) Turn(ctx context.Context) (*Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	start, base := time.Now(), r.total.Elapsed
-	res := &Result{Sides: newSides(), Elapsed: r.plan.Time} // also where nothing ended in the last of it
+	res := &Result{Sides: newSides()}
 	var wg sync.WaitGroup
 	for _, j := range r.jobs {
 		wg.Go(func() {
@@ -130,6 +135,9 @@ func (r *Run) Turn(ctx context.Context) (*Result, error) {
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
+	}
+	if !r.stopped.Load() {
+		res.Elapsed = r.plan.Time // also where nothing ended in the last of it
 	}
 	for _, j := range r.jobs {
 		for d := range res.Sides {
