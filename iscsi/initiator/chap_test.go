@@ -35,7 +35,7 @@ func credentials(t testing.TB, user, mutual string, algorithms ...chap.Algorithm
 func TestCHAP(t *testing.T) {
 	strict := fabric.New(fabric.Options{RNRFatal: true})
 	list := networks()[:1]
-	list = append(list, network{"iser", &iser.Dialer{Provider: strict}, func(int) (iscsi.Listener, error) {
+	list = append(list, network{name: "iser", dial: &iser.Dialer{Provider: strict}, listen: func(int) (iscsi.Listener, error) {
 		return iser.Listen(strict, netip.MustParseAddrPort("127.0.0.1:3260"), iser.TargetConfig{})
 	}})
 	for _, n := range list {

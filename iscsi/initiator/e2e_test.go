@@ -39,15 +39,20 @@ type network struct {
 	name   string
 	dial   initiator.Transport
 	listen func(portal int) (iscsi.Listener, error)
+	held   func() int   // what of RDMA is not closed yet; nil: there is none
+	close  func() error // the network itself; nil: that needs nothing
 }
 
 // networks are loopback TCP, and iSER on the in-process fabric.
 func networks() []network {
 	f := fabric.New(fabric.Options{})
 	return []network{
-		{"tcp", &tcp.Dialer{}, func(int) (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }},
-		{"iser", &iser.Dialer{Provider: f}, func(portal int) (iscsi.Listener, error) {
+		{name: "tcp", dial: &tcp.Dialer{}, listen: func(int) (iscsi.Listener, error) { return tcp.Listen("127.0.0.1:0") }},
+		{name: "iser", dial: &iser.Dialer{Provider: f}, listen: func(portal int) (iscsi.Listener, error) {
 			return iser.Listen(f, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + portal)}), 3260), iser.TargetConfig{})
+		}, held: func() int {
+			g := f.Gauges()
+			return g.Listeners + g.Endpoints + g.QueuePairs + g.CompletionQueues + g.Regions + g.Windows
 		}},
 	}
 }
