@@ -11,7 +11,7 @@ import (
 var (
 	// ErrBatchFull: as many requests as the batch has room for are under way.
 	ErrBatchFull = errors.New("the batch is full")
-	// ErrOverlap: on an exclusive Connection a write overlaps one that has not ended. See Connection.
+	// ErrOverlap: on an exclusive Connection, and on Paths, a write overlaps one that has not ended. See there.
 	ErrOverlap = errors.New("overlaps a write that has not ended")
 )
 
@@ -83,8 +83,8 @@ func (b *Batch) add(p []byte, off int64, tag uint64, write bool) error {
 		return ErrBatchFull
 	}
 	span := -1
-	if write && d.c != nil && d.c.o.Exclusive {
-		i, gone := d.spans.try(off, int64(len(p)))
+	if write && d.apart() {
+		i, gone, _ := d.spans.try(off, int64(len(p)))
 		if gone != nil {
 			return ErrOverlap // to wait here would be to wait for ourselves
 		}
@@ -245,7 +245,7 @@ func (b *Batch) end(i int, err error) {
 		err = b.d.failed(&op.piece, err)
 	}
 	if op.span >= 0 {
-		b.d.spans.leave(op.span)
+		b.d.leave(op.span, err)
 	}
 	b.told = append(b.told, Completion{op.tag, err})
 	*op = batchOp{}

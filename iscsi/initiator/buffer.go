@@ -71,12 +71,16 @@ func (s *Session) AllocBuffer(ctx context.Context, size int) (*Buffer, error) {
 }
 
 // AllocBuffer makes a buffer of size bytes for commands of d. On a Connection it is good for all its disks, and for the
-// sessions to come; while one of these is being opened the call, and the buffer's Close, may wait.
+// sessions to come; while one of these is being opened the call, and the buffer's Close, may wait. On Paths it is registered
+// with the first of them that has had a session, and memory like any other for the rest.
 func (d *Disk) AllocBuffer(ctx context.Context, size int) (*Buffer, error) {
-	if d.c == nil {
-		return d.s.AllocBuffer(ctx, size)
+	switch {
+	case d.paths != nil:
+		return d.paths.allocBuffer(ctx, size)
+	case d.c != nil:
+		return d.c.allocBuffer(ctx, size)
 	}
-	return d.c.allocBuffer(ctx, size)
+	return d.s.AllocBuffer(ctx, size)
 }
 
 func (c *Connection) allocBuffer(ctx context.Context, size int) (*Buffer, error) {
@@ -98,6 +102,15 @@ func (c *Connection) allocBuffer(ctx context.Context, size int) (*Buffer, error)
 	}
 	c.buffers = append(c.buffers, b)
 	return b, nil
+}
+
+func (m *Paths) allocBuffer(ctx context.Context, size int) (*Buffer, error) {
+	for _, p := range m.paths {
+		if c := p.c.Load(); c != nil {
+			return c.allocBuffer(ctx, size)
+		}
+	}
+	panic("initiator: paths without a session") // ConnectPaths sees to that
 }
 
 func (c *Connection) freeBuffer(b *Buffer) error {

@@ -77,7 +77,10 @@ func checkCapacity(last uint64, blockSize uint32) (blocks uint64, size int, err 
 
 // noticed implements attendant.
 func (d *Disk) noticed(ctx context.Context, s *Session, what *StatusError) {
-	if !errors.Is(what, ErrCapacityChanged) {
+	if d.paths != nil && errors.Is(what, ErrAccessChanged) {
+		d.stale.Store(true)
+	}
+	if d.blockSize == 0 || !errors.Is(what, ErrCapacityChanged) { // a disk that is being opened is about to read it
 		return
 	}
 	if err := d.follow(ctx, s); err != nil {

@@ -49,6 +49,7 @@ type Connection struct {
 	address, target string
 	o               Options
 
+	path    int // its index in Paths
 	current atomic.Pointer[Session]
 	turn    chan struct{} // holds a token while somebody opens a session
 	buffers []*Buffer     // turn guards them
@@ -133,6 +134,22 @@ func (c *Connection) Session(ctx context.Context) (*Session, error) {
 	return c.reopen(ctx, s)
 }
 
+// again is Session with one attempt, whatever ReconnectTimeout is.
+func (c *Connection) again(ctx context.Context) (*Session, error) {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	s := c.current.Load()
+	if !s.over() {
+		return s, nil
+	}
+	now, err := c.attempt(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	c.current.Store(now)
+	return now, nil
+}
+
 // reopen logs in again, until the time for it is up. At least one attempt is made.
 func (c *Connection) reopen(ctx context.Context, old *Session) (*Session, error) {
 	ctx, stop := context.WithCancelCause(ctx)
@@ -205,7 +222,10 @@ func (c *Connection) attempt(ctx context.Context, old *Session) (*Session, error
 	if err := c.adopt(ctx, s); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.number = old.number + 1
+	s.number, s.path = old.number+1, c.path
+	if s.group != "" && s.group == old.group {
+		old.fence()
+	}
 	return s, nil
 }
 

@@ -31,12 +31,28 @@ type world struct {
 	id       byte   // of the designator; 0: none
 	group    string // of the portal
 	wce      bool
+	alua     *access // of the port groups; nil: TPGS is 0
+	port     uint16  // the port group
 	lose     func(cdb []byte) loss
-	refused  error // what Dial fails with
+	refused  error       // what Dial fails with
+	down     atomic.Bool // Dial fails
 	dials    atomic.Int32
+	last     atomic.Pointer[fakeTarget]
 	isids    []iscsi.ISID
 	executed []string // operation codes that the unit has carried out, those of opening a disk left out
 	quiet    bool     // do not keep executed
+}
+
+// access are the access states of port groups.
+type access [8]atomic.Uint32
+
+func (a *access) of(group uint16) AccessState { return AccessState(a[group].Load()) }
+
+func (a *access) set(states map[int]AccessState) *access {
+	for i := range a {
+		a[i].Store(uint32(states[i]))
+	}
+	return a
 }
 
 func newWorld() *world {
@@ -47,11 +63,15 @@ func (w *world) Name() string { return "world" }
 
 func (w *world) Dial(context.Context, string) (iscsi.InitiatorDatamover, error) {
 	w.dials.Add(1)
+	if w.down.Load() {
+		return nil, errors.New("nobody there")
+	}
 	if w.refused != nil {
 		return nil, w.refused
 	}
 	ft := newFakeTarget(w.execute)
 	ft.group, ft.keep = w.group, w.quiet
+	w.last.Store(ft)
 	login := ft.onSend
 	ft.onSend = func(op iscsi.Opcode, bhs *[iscsi.BHSSize]byte, data []byte) {
 		if op == iscsi.OpLoginRequest {
@@ -80,8 +100,30 @@ func (w *world) Dial(context.Context, string) (iscsi.InitiatorDatamover, error) 
 
 func (w *world) execute(cdb, in, out []byte) (uint8, []byte, int) {
 	switch {
+	case w.alua != nil && cdb[0] == opMaintenanceIn:
+		b := []byte{0, 0, 0, 8 * byte(len(w.alua))}
+		for i := range w.alua {
+			b = append(b, byte(w.alua[i].Load()), 0x8f, 0, byte(i), 0, 0, 0, 0)
+		}
+		return statusGood, nil, copy(in, b)
+	case w.alua != nil && cdb[0] == opMaintenanceOut:
+		w.executed = append(w.executed, fmt.Sprintf("a4 %x", out))
+		w.alua[out[7]].Store(uint32(out[4]))
+		return statusGood, nil, len(out)
+	case w.alua != nil && !w.alua.of(w.port).usable() && cdb[0] != opInquiry:
+		ascq := map[AccessState]uint8{AccessStandby: 0x0b, AccessUnavailable: 0x0c, AccessTransitioning: 0x0a, AccessOffline: 0x12}[w.alua.of(w.port)]
+		return statusCheckCondition, fixedSense(keyNotReady, 4, ascq), 0
+	case cdb[0] == opInquiry && cdb[1] == 0:
+		tpgs := byte(0)
+		if w.alua != nil {
+			tpgs = 0x30
+		}
+		return statusGood, nil, copy(in, []byte{0, 0, 5, 2, 31, tpgs, 35: 0})
 	case cdb[0] == opInquiry && cdb[2] == pageIdentification && w.id != 0:
-		return statusGood, nil, copy(in, []byte{0, pageIdentification, 0, 14, 1, 3, 0, 2, 0x30, w.id, 0, 0x14, 0, 4, 9, 9, 9, 9})
+		return statusGood, nil, copy(in, []byte{
+			0, pageIdentification, 0, 22, 1, 3, 0, 2, 0x30, w.id, 0, 0x14, 0, 4, 9, 9, 9, 9,
+			0x51, 0x95, 0, 4, 0, 0, 0, byte(w.port),
+		})
 	case cdb[0] == opInquiry && cdb[2] == pageBlockLimit:
 		page := make([]byte, 64)
 		page[1], page[3], page[5] = pageBlockLimit, 60, 8
@@ -117,12 +159,19 @@ func (w *world) loseOnce(op byte, how loss) {
 	}
 }
 
+// closed takes the error of a Close: a session that is just being lost tells why.
+func closed(t *testing.T, err, lost error) {
+	if !errors.Is(err, lost) {
+		assert.NoError(t, err)
+	}
+}
+
 func (w *world) connect(t *testing.T, o Options) (*Connection, *Disk) {
 	t.Helper()
 	o.PingInterval = -1
 	c, err := Connect(t.Context(), w, "h:1", "iqn.2026-01.test:disk", o)
 	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	t.Cleanup(func() { closed(t, c.Close(), errDead) })
 	d, err := c.Disk(t.Context(), 0)
 	require.NoError(t, err)
 	return c, d
@@ -195,9 +244,9 @@ func TestOptionsOutliveASession(t *testing.T) {
 func TestTheOldestUnflushedWriteCounts(t *testing.T) {
 	d := &Disk{c: &Connection{}}
 	for _, number := range []uint64{5, 7, 3, 4} {
-		d.acknowledged(number)
+		d.acknowledged(&Session{number: number})
 	}
-	assert.Equal(t, uint64(3), d.dirty.Load())
+	assert.Equal(t, uint64(3), d.dirty[0].Load())
 }
 
 func TestWithoutReconnectTimeoutALossIsTheEnd(t *testing.T) {
@@ -383,13 +432,13 @@ func TestCloseEndsReconnecting(t *testing.T) {
 func TestOverlappingWritesOfAnExclusiveDiskWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p spans
-		first, err := p.enter(t.Context(), 0, 100)
+		first, err := p.enter(t.Context(), 0, 100, 0)
 		require.NoError(t, err)
-		beside, err := p.enter(t.Context(), 100, 100)
+		beside, err := p.enter(t.Context(), 100, 100, 0)
 		require.NoError(t, err)
 		ended := false
 		go func() {
-			i, err := p.enter(t.Context(), 50, 51)
+			i, err := p.enter(t.Context(), 50, 51, 0)
 			assert.NoError(t, err)
 			ended = true
 			p.leave(i)
@@ -400,7 +449,7 @@ func TestOverlappingWritesOfAnExclusiveDiskWait(t *testing.T) {
 		assert.False(t, ended, "the other neighbour is still there")
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		_, err = p.enter(ctx, 150, 1)
+		_, err = p.enter(ctx, 150, 1, 0)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		p.leave(beside)
 		synctest.Wait()

@@ -25,6 +25,7 @@ const (
 	maxAttentions = 10 // unit attentions in a row: one for each cause that a target may have stored
 	maxBusy       = 8  // BUSY and TASK SET FULL in a row
 	busyDelay     = 20 * time.Millisecond
+	maxMoves      = 16 // refusals for the access state in a row
 	maxNotReady   = 60 // answers "becoming ready"
 	notReadyDelay = 500 * time.Millisecond
 )
@@ -44,12 +45,19 @@ type Disk struct {
 	// Of disks of a Connection; s is nil then.
 	c        *Connection // nil: none
 	live     atomic.Pointer[Session]
-	identity []byte        // designators
-	volatile bool          // there is a cache that a loss of power empties
-	dirty    atomic.Uint64 // number of the oldest session with a write that is acknowledged and not flushed; 0: none
+	identity []byte                  // designators
+	volatile bool                    // there is a cache that a loss of power empties
+	dirty    [maxPaths]atomic.Uint64 // of each path, the number of the oldest session with a write that is acknowledged and not flushed; 0: none
 	spans    spans
 	renewing chan struct{} // holds a token while somebody looks for the unit on a new session
 	flushing chan struct{} // and while somebody flushes
+
+	// Of disks of Paths.
+	paths   *Paths
+	routes  []route
+	stale   atomic.Bool // the path has to be chosen again
+	without time.Time   // since when no path can be used; zero: one can
+	seen    atomic.Pointer[[]PathState]
 
 	partial sync.Mutex // of File: one block is changed in part at a time
 }
@@ -154,7 +162,7 @@ type attendant interface {
 }
 
 // A retry counts the times that a command has been refused without having been executed.
-type retry struct{ attentions, busy int }
+type retry struct{ attentions, busy, moves int }
 
 // after reports whether a command that ended with err on s is to be sent again.
 func (r *retry) after(ctx context.Context, s *Session, lun iscsi.LUN, by attendant, err error) bool {
@@ -336,10 +344,10 @@ func (d *Disk) outcome(ctx context.Context, q *piece, res *Result, err error) (r
 	switch {
 	case err == nil:
 		if q.write && !q.fua {
-			d.acknowledged(q.s.number)
+			d.acknowledged(q.s)
 		}
 		return false, nil
-	case q.again.after(ctx, q.s, d.lun, d, err):
+	case q.again.after(ctx, q.s, d.lun, d, err), d.moved(ctx, &q.again, err):
 		return true, nil
 	}
 	err = d.afterLoss(ctx, q, err)

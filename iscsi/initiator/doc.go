@@ -13,7 +13,8 @@
 // Who we are is proved by CHAP, one-way or mutual, where there are credentials (auth.go).
 //
 // A Connection opens its session again when it was lost, and sends again what is safe to send again; the rule
-// stands there. Package dial opens disks by URL.
+// stands there. Paths are several sessions to one unit, through several portals, with failover. Package dial opens disks
+// by URL.
 //
 // What it is not: there is no more than one connection in a session, no error
 // recovery level above 0, and no bidirectional command.

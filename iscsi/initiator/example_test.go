@@ -220,6 +220,32 @@ func ExampleConnect() {
 	// Output: <nil>
 }
 
+// Reach a disk through two portals: when one goes the other serves, and states of access (ALUA) say which is the better.
+func ExampleConnectPaths() {
+	one, stopOne := portal()
+	defer stopOne()
+	ctx := context.Background()
+	dialer := &dial.Dialer{Options: initiator.Options{ReconnectTimeout: time.Minute}}
+	defer dialer.Close()
+	disk, err := dialer.DialPaths(ctx,
+		"iscsi://"+one+"/iqn.2026-01.com.example:disk/0",
+		"iscsi://127.0.0.1:1/iqn.2026-01.com.example:disk/0") // nobody is there yet: it is tried again
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer disk.Close()
+
+	if err := disk.WriteAt(ctx, make([]byte, disk.BlockSize()), 0); err != nil {
+		log.Fatal(err)
+	}
+	for _, path := range disk.PathStates() {
+		fmt.Println("in use:", path.InUse, "problem:", path.Err)
+	}
+	// Output:
+	// in use: true problem: <nil>
+	// in use: false problem: no session
+}
+
 // Keep a disk to ourselves, by a persistent reservation.
 func ExampleDisk_Reserve() {
 	ctx := context.Background()

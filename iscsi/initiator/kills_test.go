@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	killsFor  = flag.Duration("kills.for", 1500*time.Millisecond, "how long TestNothingAcknowledgedIsLostWhenConnectionsAreCut runs on each network")
+	killsFor  = flag.Duration("kills.for", 700*time.Millisecond, "how long TestNothingAcknowledgedIsLostWhenConnectionsAreCut runs on each network")
 	killsSeed = flag.Int64("kills.seed", 1, "its seed")
 	killsRate = flag.Int("kills.rate", 0, "at most so many cuts a minute; 0: as many as there are")
 )

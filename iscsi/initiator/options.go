@@ -45,6 +45,9 @@ type Options struct {
 	// ended: for example by a persistent reservation, or since no other host uses the unit. Then writes whose session
 	// was lost are sent again, see Connection.
 	Exclusive bool
+	// SetAccess has a Disk of Paths ask the unit, by SET TARGET PORT GROUPS, to make a path optimized when none of those
+	// that are there gives access, if the unit takes such requests (explicit ALUA). It changes what other hosts see.
+	SetAccess bool
 	// CHAP is what we prove to targets that ask, for sessions and discovery. With a MutualSecret the
 	// target must prove itself too: one that does not is left, with an error that wraps ErrAuth. nil: nothing.
 	CHAP *chap.Credentials

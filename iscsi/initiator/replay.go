@@ -20,10 +20,10 @@ const (
 
 // use is the session for d's next command.
 func (d *Disk) use(ctx context.Context) (*Session, error) {
-	if d.c == nil {
+	if d.c == nil && d.paths == nil {
 		return d.s, nil
 	}
-	if s := d.live.Load(); !s.over() {
+	if s := d.live.Load(); !s.over() && !d.stale.Load() {
 		return s, nil
 	}
 	return d.renew(ctx)
@@ -37,7 +37,10 @@ func (d *Disk) renew(ctx context.Context) (*Session, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	for {
+	if d.paths != nil {
+		return d.pick(ctx)
+	}
+	for d.stale.Store(false); ; {
 		if s := d.live.Load(); !s.over() {
 			return s, nil
 		}
@@ -82,29 +85,45 @@ func (d *Disk) recognise(ctx context.Context, s *Session) error {
 
 // judgeLoss says what becomes of a command that ended with err on s; nil: send it again.
 func (d *Disk) judgeLoss(ctx context.Context, s *Session, r replayRule, err error) error {
-	if d.c == nil || d.c.o.ReconnectTimeout == 0 || d.c.closing.Err() != nil {
+	o, closing := d.lasting()
+	if o == nil || o.ReconnectTimeout == 0 || closing.Err() != nil {
 		return err
 	}
 	lost, ok := errors.AsType[*lostError](err)
 	if !ok {
 		return err
 	}
-	again := lost.unsent || r == replayAlways || r == replayExclusive && d.c.o.Exclusive
+	again := lost.unsent || r == replayAlways || r == replayExclusive && o.Exclusive
 	if !again {
 		return &UnknownOutcomeError{err}
 	}
-	if e := s.ending(ctx); e != nil {
-		if lost.unsent || r == replayAlways {
-			return e
-		}
-		return &UnknownOutcomeError{errors.Join(err, e)}
+	free := lost.unsent || r == replayAlways
+	e := s.ending(ctx)
+	if e == nil && d.paths != nil && !free {
+		e = d.awaitFence(ctx, s)
 	}
-	return nil
+	switch {
+	case e == nil || free:
+		return e
+	}
+	return &UnknownOutcomeError{errors.Join(err, e)}
+}
+
+// lasting are the options of a disk that outlives sessions, and what ends when it is closed; nil for others.
+func (d *Disk) lasting() (*Options, context.Context) {
+	switch {
+	case d.c != nil:
+		return &d.c.o, d.c.closing
+	case d.paths != nil:
+		return &d.paths.o, d.paths.closing
+	}
+	return nil, nil
 }
 
 // run does a command on d's session, and again on the next one as its rule has it.
 func (d *Disk) run(ctx context.Context, r replayRule, do func(*Session) error) error {
 	unknown := false // it was sent before
+	var again retry
 	for {
 		s, err := d.use(ctx)
 		if err != nil {
@@ -112,9 +131,12 @@ func (d *Disk) run(ctx context.Context, r replayRule, do func(*Session) error) e
 		}
 		if err = do(s); err == nil {
 			if r == replayExclusive {
-				d.acknowledged(s.number)
+				d.acknowledged(s)
 			}
 			return nil
+		}
+		if d.moved(ctx, &again, err) {
+			continue
 		}
 		if lost, ok := errors.AsType[*lostError](err); ok && !lost.unsent && r != replayAlways {
 			unknown = true
@@ -138,14 +160,18 @@ func (d *Disk) order(ctx context.Context, r replayRule, cdb, out []byte) error {
 	return d.run(ctx, r, func(s *Session) error { return s.order(ctx, d, cdb, out) })
 }
 
-// acknowledged notes that a write has succeeded on the session with this number.
-func (d *Disk) acknowledged(number uint64) {
-	if d.c == nil {
-		return
+// acknowledged notes that a write has succeeded on a session.
+func (d *Disk) acknowledged(s *Session) {
+	if d.c != nil || d.paths != nil {
+		d.owe(s.path, s.number)
 	}
-	for {
-		oldest := d.dirty.Load()
-		if oldest != 0 && oldest <= number || d.dirty.CompareAndSwap(oldest, number) {
+}
+
+// owe notes that a write on the numbered session of a path is to be flushed.
+func (d *Disk) owe(path int, number uint64) {
+	for dirty := &d.dirty[path]; ; {
+		oldest := dirty.Load()
+		if oldest != 0 && oldest <= number || dirty.CompareAndSwap(oldest, number) {
 			return
 		}
 	}
@@ -155,7 +181,7 @@ func (d *Disk) acknowledged(number uint64) {
 // a time: a second must not find clean what the first has not flushed yet.
 func (d *Disk) flush(ctx context.Context) error {
 	cdb := []byte{opSynchronizeCache10, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-	if d.c == nil {
+	if d.c == nil && d.paths == nil {
 		return d.s.order(ctx, d, cdb, nil)
 	}
 	select {
@@ -164,19 +190,39 @@ func (d *Disk) flush(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	oldest := d.dirty.Swap(0)
+	var oldest [maxPaths]uint64
+	for i := range oldest {
+		oldest[i] = d.dirty[i].Swap(0)
+	}
 	var on *Session
 	err := d.run(ctx, replayAlways, func(s *Session) error { on = s; return s.order(ctx, d, cdb, nil) })
 	if err != nil {
-		if oldest != 0 {
-			d.acknowledged(oldest) // still to be flushed
+		for i, n := range oldest {
+			if n != 0 {
+				d.owe(i, n) // still to be flushed
+			}
 		}
 		return err
 	}
-	if d.volatile && oldest != 0 && oldest != on.number {
-		return ErrCacheDoubtful
+	for i, n := range oldest {
+		if d.volatile && n != 0 && !d.outlived(ctx, i, n, on) {
+			err = ErrCacheDoubtful
+		}
 	}
-	return nil
+	return err
+}
+
+// outlived reports whether the numbered session of a path has outlived a flush on another one, or is that one.
+func (d *Disk) outlived(ctx context.Context, path int, number uint64, on *Session) bool {
+	if on.path == path {
+		return on.number == number
+	}
+	s := d.paths.paths[path].session()
+	if s == nil || s.number != number {
+		return false
+	}
+	_, err := s.Ping(ctx)
+	return err == nil
 }
 
 // over reports whether the session has ended.
@@ -216,13 +262,16 @@ func (s *Session) identity(ctx context.Context, lun iscsi.LUN) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var id []byte
-	for b := page[min(4, len(page)):]; len(b) >= 4 && len(b) >= 4+int(b[3]); b = b[4+int(b[3]):] {
+	return unitDesignators(page), nil
+}
+
+func unitDesignators(page []byte) (id []byte) {
+	eachDesignator(page, func(b []byte) {
 		if b[1]&associationMask == associationUnit {
-			id = append(id, b[:4+int(b[3])]...)
+			id = append(id, b...)
 		}
-	}
-	return id, nil
+	})
+	return id
 }
 
 // volatileCache reads WCE of the Caching mode page (SBC-3, 6.4.5). A unit that does not tell may have a cache.

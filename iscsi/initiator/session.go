@@ -29,6 +29,10 @@ type Session struct {
 	group     string                        // the target's portal group
 	attention func(iscsi.LUN, *StatusError) // nil: nobody wants to know
 	number    uint64                        // of a Connection's session, from 1 on
+	path      int                           // its index in Paths
+
+	fenced  chan struct{} // closed when it is over and the target has ended its tasks: see Paths
+	fencing sync.Once
 
 	requests   requestPool
 	mail       mailbox
@@ -48,6 +52,7 @@ func start(dm iscsi.InitiatorDatamover, l *login, o *Options, target string) (*S
 		tasks:      make(chan struct{}, o.QueueDepth),
 		management: make(chan struct{}, maxManagement),
 		done:       make(chan struct{}),
+		fenced:     make(chan struct{}),
 	}
 	s.log = o.Log.WithFields(logrus.Fields{"session": fmt.Sprintf("%04x", l.tsih), "target": target})
 	s.core = newCore(dm, s.log, o.QueueDepth, timing{o.CommandTimeout, max(o.PingInterval, 0)})

@@ -48,19 +48,25 @@ type Dialer struct {
 	providers map[string]*provider.Provider // by URL.RDMA
 }
 
-// A Disk is a logical unit with a connection of its own.
+// A Disk is a logical unit with a connection, or paths, of its own.
 type Disk struct {
 	*initiator.Disk
-	connection *initiator.Connection
+	connection *initiator.Connection // nil: it has paths
+	paths      *initiator.Paths
 	dialer     *Dialer // closed with the disk; nil: it is the caller's
 }
 
-// Connection is the disk's connection, for commands of one's own, task management and pings.
+// Connection is the disk's connection, for commands of one's own, task management and pings; nil after DialPaths.
 func (d *Disk) Connection() *initiator.Connection { return d.connection }
 
 // Close logs out.
 func (d *Disk) Close() error {
-	err := d.connection.Close()
+	var err error
+	if d.paths != nil {
+		err = d.paths.Close()
+	} else {
+		err = d.connection.Close()
+	}
 	if d.dialer != nil {
 		err = errors.Join(err, d.dialer.Close())
 	}
@@ -90,6 +96,43 @@ func (d *Dialer) Dial(ctx context.Context, url string) (*Disk, error) {
 		return nil, fmt.Errorf("dial %s: %w", u, err)
 	}
 	return &Disk{Disk: disk, connection: c}, nil
+}
+
+// DialPaths opens one logical unit by several URLs, which are paths to it: see initiator.Paths. All of them name the same
+// LUN. The credentials, if there are any, are those of Options.CHAP or of the first URL.
+func (d *Dialer) DialPaths(ctx context.Context, urls ...string) (*Disk, error) {
+	var paths []initiator.Path
+	var o initiator.Options
+	lun := 0
+	for i, url := range urls {
+		u, err := ParseURL(url)
+		if err != nil {
+			return nil, err
+		}
+		if u.Target == "" {
+			return nil, fmt.Errorf("dial %s: the URL names no target", u)
+		}
+		tr, with, err := d.prepare(&u)
+		if err != nil {
+			return nil, fmt.Errorf("dial %s: %w", u, err)
+		}
+		if i == 0 {
+			o, lun = with, max(u.LUN, 0)
+		} else if max(u.LUN, 0) != lun {
+			return nil, fmt.Errorf("dial %s: the other paths have LUN %d", u, lun)
+		}
+		paths = append(paths, initiator.Path{Transport: tr, Address: u.Address, Target: u.Target})
+	}
+	m, err := initiator.ConnectPaths(ctx, o, paths...)
+	if err != nil {
+		return nil, fmt.Errorf("dial %d paths: %w", len(paths), err)
+	}
+	disk, err := m.Disk(ctx, iscsi.LUNFromNumber(lun))
+	if err != nil {
+		_ = m.Close() // what is wrong with the disk is what the caller has to know
+		return nil, fmt.Errorf("dial %d paths: %w", len(paths), err)
+	}
+	return &Disk{Disk: disk, paths: m}, nil
 }
 
 // Discover asks the portal of a URL for its targets.

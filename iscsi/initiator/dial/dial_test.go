@@ -42,6 +42,21 @@ func TestCredentialsOfTheOptionsServeAUserWithoutSecret(t *testing.T) {
 	assert.NotSame(t, known, c)
 }
 
+func TestDialPathsSaysWhatIsMissing(t *testing.T) {
+	d := &Dialer{}
+	const good = "iscsi://127.0.0.1:1/iqn.2026-01.a:b"
+	for want, urls := range map[string][]string{
+		"0 paths":              nil,
+		"names no target":      {good, "iscsi://127.0.0.1:1"},
+		"want iser://HOST":     {good, "nbd://x"},
+		"other paths have LUN": {good + "/1", good},
+		"connection refused":   {good, good},
+	} {
+		_, err := d.DialPaths(t.Context(), urls...)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
 func TestAClosedDialerOpensNothing(t *testing.T) {
 	d := &Dialer{Options: initiator.Options{}, Source: netip.MustParseAddr("127.0.0.1")}
 	require.NoError(t, d.Close())
