@@ -3,7 +3,7 @@
 GO      ?= go
 BIN     := bin
 PKGS    := ./...
-PEER    := ./.ci/interop/peer ./.ci/bench/peers # ./... leaves them out
+PEER    := ./.ci/interop/peer ./.ci/interop/impair ./.ci/bench/peers # ./... leaves them out
 TOOL    := $(GO) tool -modfile=cmd/tools/go.mod
 FUZZFOR ?= 10s
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Build everything with RDMA device support, run host.sh here, and the interoperability cases of guest.sh,
 # roce.sh and scsi.sh in a virtual machine: `make interop`. What the cases leave goes to $INTEROP_OUT (default: a folder
-# below /tmp, named at the end). CASES="a b" selects cases; host_lossy is that of host.sh.
+# below /tmp, named at the end). CASES="a b" selects cases; host_lossy and host_impaired are those of host.sh.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
@@ -25,14 +25,15 @@ export CGO_ENABLED=1
 cd "$root"
 go build -tags rdma -o "$bin/" ./cmd/iserd ./cmd/iser
 go build -o "$bin/peer" ./.ci/interop/peer
+go build -o "$bin/impair" ./.ci/interop/impair
 go test -tags rdma -c -o "$bin/verbs.test" ./iser/rdma/verbs
 gcc -O2 -Wall -o "$bin/libiscsi-dd" "$here/libiscsi-dd.c" -liscsi
 
 status=0
 cases=${CASES:-}
-if [ -z "$cases" ] || [[ " $cases " = *" host_lossy "* ]]; then
+if [ -z "$cases" ] || [[ " $cases" = *" host_"* ]]; then
 	"$here/host.sh" "$bin" "$out" || status=$?
-	cases=${cases/host_lossy/}
+	cases=${cases/host_lossy/} cases=${cases/host_impaired/}
 	[ -z "${CASES:-}" ] || [ -n "${cases// /}" ] || exit $status
 fi
 vm() { # OUT CASES
