@@ -131,29 +131,44 @@ func (a *app) discover(ctx context.Context, u dial.URL) ([]initiator.TargetRecor
 
 // session logs in, finding the only target if none is named.
 func (a *app) session(ctx context.Context, u *dial.URL) (*initiator.Session, error) {
+	return logIn(ctx, a, u, nil, initiator.Open)
+}
+
+// connection is session for one that outlives its sessions; more changes how it logs in.
+func (a *app) connection(ctx context.Context, u *dial.URL, more func(*initiator.Options)) (*initiator.Connection, error) {
+	return logIn(ctx, a, u, more, initiator.Connect)
+}
+
+// logIn finds the target, and opens it.
+func logIn[S any](ctx context.Context, a *app, u *dial.URL, more func(*initiator.Options),
+	open func(context.Context, initiator.Transport, string, string, initiator.Options) (S, error),
+) (none S, err error) {
 	o, err := a.options(u)
 	if err != nil {
-		return nil, err
+		return none, err
+	}
+	if more != nil {
+		more(&o)
 	}
 	if u.Target == "" {
 		recs, err := a.discover(ctx, *u)
 		if err != nil {
-			return nil, err
+			return none, err
 		}
 		if len(recs) != 1 {
-			return nil, coded(exitNotFound, fmt.Errorf("%s has %d targets; name one in the URL: %s", u, len(recs), names(recs)))
+			return none, coded(exitNotFound, fmt.Errorf("%s has %d targets; name one in the URL: %s", u, len(recs), names(recs)))
 		}
 		u.Target = recs[0].Name
 	}
 	tr, err := a.transport(*u)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	lctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	s, err := initiator.Open(lctx, tr, u.Address, u.Target, o)
+	s, err := open(lctx, tr, u.Address, u.Target, o)
 	if err != nil {
-		return nil, fmt.Errorf("log in to %s: %w", u, err)
+		return none, fmt.Errorf("log in to %s: %w", u, err)
 	}
 	a.noteTransport(u)
 	return s, nil
@@ -199,22 +214,30 @@ func (a *app) disk(ctx context.Context, url string) (*initiator.Session, *initia
 }
 
 func (a *app) unit(ctx context.Context, s *initiator.Session, u *dial.URL) (*initiator.Disk, error) {
-	lun := iscsi.LUNFromNumber(max(u.LUN, 0))
-	if u.LUN < 0 {
-		luns, err := a.luns(ctx, s)
-		if err != nil {
-			return nil, fmt.Errorf("%s: REPORT LUNS: %w", u, err)
-		}
-		if len(luns) != 1 {
-			return nil, coded(exitNotFound, fmt.Errorf("%s has %d logical units; name one in the URL: %v", u, len(luns), luns))
-		}
-		lun = luns[0]
+	lun, err := a.only(ctx, s, u)
+	if err != nil {
+		return nil, err
 	}
 	d, err := s.Disk(ctx, lun)
 	if err != nil {
 		return nil, fmt.Errorf("%s LUN %v: %w", u, lun, err)
 	}
 	return d, nil
+}
+
+// only is the logical unit of a URL, or else the only one there.
+func (a *app) only(ctx context.Context, s *initiator.Session, u *dial.URL) (iscsi.LUN, error) {
+	if u.LUN >= 0 {
+		return iscsi.LUNFromNumber(u.LUN), nil
+	}
+	luns, err := a.luns(ctx, s)
+	if err != nil {
+		return 0, fmt.Errorf("%s: REPORT LUNS: %w", u, err)
+	}
+	if len(luns) != 1 {
+		return 0, coded(exitNotFound, fmt.Errorf("%s has %d logical units; name one in the URL: %v", u, len(luns), luns))
+	}
+	return luns[0], nil
 }
 
 // luns lists the units that are disks: stgt's LUN 0 is a controller.

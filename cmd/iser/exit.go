@@ -18,6 +18,7 @@ const (
 	exitOther    = 1
 	exitUsage    = 2
 	exitNotFound = 3
+	exitInUse    = 5
 	exitRefused  = 6
 	exitConnect  = 7
 	exitTimeout  = 8

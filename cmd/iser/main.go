@@ -84,7 +84,7 @@ func (a *app) root() *cobra.Command {
 		Short: "Discover, read, write, verify and measure iSER and iSCSI targets",
 		Long: "iser talks to any iSER (iSCSI over RDMA) or iSCSI target from user space.\n" + urlHelp + `
 
-Exit codes: 0 done; 1 other; 2 usage; 3 not found; 6 refused; 7 cannot connect; 8 timed out;
+Exit codes: 0 done; 1 other; 2 usage; 3 not found; 5 in use; 6 refused; 7 cannot connect; 8 timed out;
 9 protocol error; 10 data mismatch; 11 SCSI check condition.`,
 		Version:           version,
 		SilenceUsage:      true,

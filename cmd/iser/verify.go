@@ -16,6 +16,7 @@ import (
 	"github.com/goiser/goiser/backstore"
 	"github.com/goiser/goiser/backstore/stamp"
 	"github.com/goiser/goiser/cmd/iser/verify"
+	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/initiator/dial"
 	"github.com/spf13/cobra"
 )
@@ -30,6 +31,9 @@ type verifyFlags struct {
 	destructive             bool
 	checkOnly               bool
 	overlap                 bool
+	zero, unmap, keep       int
+	reconnect               time.Duration
+	force                   bool
 	files                   verifyFiles
 }
 
@@ -44,11 +48,18 @@ const verifyHelp = `Writes the disk, or ranges of it, with 512-byte sectors that
 checksum, reads all of it back into poisoned buffers, and checks every byte. Each run writes a new generation. A
 mismatch is explained: poison (the data had not landed), zeros, an older generation (lost write), another sector
 (misdirected), another writer, torn at a byte, flipped bits, foreign bytes; what was expected and what was found
-are saved next to each other in --dump, the first 16 of each kind.
+are saved next to each other in --dump, the first --keep of each kind.
+
+--zero and --unmap zero and unmap some of what was written, and check that it reads as zeros. Unmapping is a hint, so that
+unmapped blocks may also be as before; and where the disk does not promise zeros (LBPRZ) they may be anything.
 
 --overlap has the writers and readers of all jobs go against each other over the same blocks, 16 MiB at a time; a read
 may return what a write in flight at the same time left, or had not yet, or mix such writes in a sector, which is
 counted, but nothing that is superseded.
+
+--reconnect logs in again when a session is lost, and goes on. What was under way is sent again; with --overlap it is not,
+and counts as written or not until the next write. If the target may have lost a write cache with the session, the run
+is written again, up to three times.
 
 --state keeps where it is, flushed before it is kept, every five seconds and when it is stopped; the same command goes
 on there. When it has ended the state is removed.
@@ -61,8 +72,9 @@ func (a *app) verifyCmd() *cobra.Command {
 		Short: "Write stamped blocks, read them back and explain every mismatch",
 		Long: verifyHelp + urlHelp + `
 
-The ranges are overwritten: --destructive says that this is meant. --check-only reads what an earlier run with
-the same --seed left (its --generation is its number of runs).`,
+The ranges are overwritten: --destructive says that this is meant. A disk that others have reserved, or registered to
+reserve, is written with --force only; other sessions cannot be seen from here. --check-only reads what an earlier run with
+the same --seed, --zero and --unmap left (its --generation is its number of runs).`,
 		Example: "  iser verify iser://10.0.0.1 --size 1GiB --destructive\n" +
 			"  iser verify iscsi://10.0.0.1/iqn.2026-01.example:disk1/0 --bs mixed --jobs 2 --depth 16 --time 10m --destructive\n" +
 			"  iser verify iser://10.0.0.1 --range 0-1GiB --range 50TiB+64MiB --overlap --heatmap map.svg --destructive",
@@ -94,6 +106,11 @@ func (f *verifyFlags) register(c *cobra.Command) {
 	fl.IntVar(&f.depth, "depth", 8, "requests in flight, for each job")
 	fl.IntVar(&f.jobs, "jobs", 1, "sessions that work at once")
 	fl.BoolVar(&f.overlap, "overlap", false, "writers and readers of the same blocks at once")
+	fl.IntVar(&f.zero, "zero", 0, "how many `PERCENT` of the writes are zeroed again (with --overlap: zero instead)")
+	fl.IntVar(&f.unmap, "unmap", 0, "how many `PERCENT` of the writes are unmapped again, where the disk unmaps")
+	fl.DurationVar(&f.reconnect, "reconnect", 0, "how long to try to log in again when a session is lost (default: not at all)")
+	fl.BoolVar(&f.force, "force", false, "write a disk that others have reserved too")
+	fl.IntVar(&f.keep, "keep", 16, "mismatches of each kind to show and save")
 	fl.BoolVar(&f.destructive, "destructive", false, "overwrite the ranges")
 	fl.BoolVar(&f.checkOnly, "check-only", false, "read and check what an earlier run wrote")
 	fl.Uint64Var(&f.generation, "generation", 1, "with --check-only: the generation expected")
@@ -107,19 +124,26 @@ func (a *app) verifyURL(ctx context.Context, url string, f *verifyFlags) error {
 	if f.jobs < 1 || f.jobs > verify.MaxJobs {
 		return usage(fmt.Errorf("--jobs %d: want 1 to %d", f.jobs, verify.MaxJobs))
 	}
+	if f.reconnect < 0 {
+		return usage(fmt.Errorf("--reconnect %v: want more than nothing", f.reconnect))
+	}
 	var disks []verify.Disk
 	var plan verify.Plan
 	for i := range f.jobs {
-		s, d, err := a.disk(ctx, url)
+		c, d, err := a.openVerify(ctx, url, f.reconnect, f.overlap)
 		if err != nil {
 			return err
 		}
-		defer s.Close()
-		disks = append(disks, d)
-		if i == 0 {
-			if plan, err = f.plan(d); err != nil {
-				return err
-			}
+		defer c.Close()
+		disks = append(disks, verifyDisk{d})
+		if i > 0 {
+			continue
+		}
+		if plan, err = f.plan(d); err != nil {
+			return err
+		}
+		if err := a.prepareVerify(ctx, d, &plan, f.force); err != nil {
+			return err
 		}
 	}
 	if f.files.state == "" {
@@ -136,11 +160,30 @@ func (a *app) verifyURL(ctx context.Context, url string, f *verifyFlags) error {
 	return a.verify(ctx, dial.Redact(url), disks, plan, f.files, st)
 }
 
+// prepareVerify asks the disk what the plan has to know.
+func (a *app) prepareVerify(ctx context.Context, d *initiator.Disk, p *verify.Plan, force bool) (err error) {
+	if !force && !p.CheckOnly {
+		if err := refuseInUse(ctx, d); err != nil {
+			return err
+		}
+	}
+	if p.Unmap == 0 {
+		return nil
+	}
+	if !d.CanUnmap() {
+		a.note("the disk does not unmap: nothing is unmapped")
+		p.Unmap = 0
+		return nil
+	}
+	p.UnmapZeroes, err = d.UnmapZeroes(ctx)
+	return err
+}
+
 // plan checks the flags against the disk.
 func (f *verifyFlags) plan(d blockDevice) (verify.Plan, error) {
 	p := verify.Plan{
 		Seed: f.seed, Runs: f.runs, Depth: f.depth, Time: f.time, Overlap: f.overlap,
-		CheckOnly: f.checkOnly, Generation: f.generation,
+		CheckOnly: f.checkOnly, Generation: f.generation, Zero: f.zero, Unmap: f.unmap, Keep: f.keep,
 	}
 	if p.Seed == 0 {
 		p.Seed = uint64(time.Now().UnixNano())
@@ -262,6 +305,19 @@ func (a *app) printVerify(r *verifyReport) error {
 	}
 	if r.Mixed > 0 {
 		fmt.Fprintf(a.out, "%d sectors mixed writes that overlapped: the disk does not write a block at one moment (allowed)\n", r.Mixed)
+	}
+	if r.ZeroedBytes+r.UnmappedBytes > 0 {
+		fmt.Fprintf(a.out, "zeroed %s, unmapped %s, of which %s were found as they had been (allowed)\n",
+			humanize.IBytes(uint64(r.ZeroedBytes)), humanize.IBytes(uint64(r.UnmappedBytes)), humanize.IBytes(uint64(r.KeptBytes)))
+	}
+	if r.Unknown > 0 {
+		fmt.Fprintf(a.out, "%d requests of unknown outcome, since their session was lost\n", r.Unknown)
+	}
+	if r.Rewritten > 0 {
+		fmt.Fprintf(a.out, "%d times a run was written again: what was not flushed could have been lost with the target's cache\n", r.Rewritten)
+	}
+	if r.CacheDoubtful {
+		fmt.Fprintln(a.out, "a flush was in doubt to the end: older data may be the loss of the target's cache, and no mismatch")
 	}
 	if r.TimeUp {
 		fmt.Fprintf(a.out, "the time was up before run %d was whole\n", r.Runs)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +29,19 @@ func runIser(build func() (string, error)) func(*testscript.TestScript, bool, []
 		ts.Check(err)
 		if err := ts.Exec(path, args...); (err != nil) != neg {
 			ts.Fatalf("iser %v: %v", args, err)
+		}
+	}
+}
+
+// iserFails runs the initiator's command with the arguments after the first, which is the exit code that it must have.
+func iserFails(build func() (string, error)) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		path, err := build()
+		ts.Check(err)
+		err = ts.Exec(path, args[1:]...)
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if neg || !ok || fmt.Sprint(exit.ExitCode()) != args[0] {
+			ts.Fatalf("iser %v: %v, want exit code %s", args[1:], err, args[0])
 		}
 	}
 }

@@ -36,6 +36,7 @@ type notifyKey struct{}
 //	disk ADDR IQN ro  the same without writing
 //	disk ADDR IQN rw USER SECRET [MUTUALUSER SECRET]    writing, by CHAP
 //	iser ARGS         runs the iser command
+//	iserfails N ARGS  runs it, and it must end with exit code N
 //	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
 func TestScripts(t *testing.T) {
 	build := buildIser(t.TempDir())
@@ -77,6 +78,7 @@ func TestScripts(t *testing.T) {
 			"registered": registered,
 			"damage":     damage,
 			"iser":       runIser(build),
+			"iserfails":  iserFails(build),
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
