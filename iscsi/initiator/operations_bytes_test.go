@@ -13,8 +13,8 @@ import (
 type ordered struct{ cdb, out []byte }
 
 // openOrders opens a disk of 4096 blocks of 512 whose Block Limits page is given from byte 4 on, and then notes what
-// it is sent.
-func openOrders(t *testing.T, limits map[int]uint32, unknown byte) (*Disk, *[]ordered) {
+// it is sent. An unknown command is refused, with an additional sense code.
+func openOrders(t *testing.T, limits map[int]uint32, unknown, asc byte) (*Disk, *[]ordered) {
 	u := &fakeUnit{blocks: 4096, blockSize: 512}
 	var got []ordered
 	opened := false
@@ -31,7 +31,7 @@ func openOrders(t *testing.T, limits map[int]uint32, unknown byte) (*Disk, *[]or
 			got = append(got, ordered{append([]byte(nil), cdb...), append([]byte(nil), out...)})
 		}
 		if opened && cdb[0] == unknown {
-			return statusCheckCondition, fixedSense(keyIllegalRequest, ascInvalidOpcode, 0), 0
+			return statusCheckCondition, fixedSense(keyIllegalRequest, asc, 0), 0
 		}
 		return u.execute(cdb, in, out)
 	}
@@ -44,7 +44,7 @@ func openOrders(t *testing.T, limits map[int]uint32, unknown byte) (*Disk, *[]or
 }
 
 func TestUnmapBytes(t *testing.T) {
-	d, got := openOrders(t, map[int]uint32{20: 1000, 24: 1}, 0xff)
+	d, got := openOrders(t, map[int]uint32{20: 1000, 24: 1}, 0xff, 0)
 	assert.True(t, d.CanUnmap())
 	require.NoError(t, d.Unmap(t.Context(), 512*5, 512*1100))
 	cdb := []byte{0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0}
@@ -53,7 +53,7 @@ func TestUnmapBytes(t *testing.T) {
 		{cdb, []byte{0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x03, 0xed, 0, 0, 0, 100, 0, 0, 0, 0}},
 	}, *got)
 	for name, limits := range map[string]map[int]uint32{"no page": nil, "no blocks": {24: 1}, "no descriptors": {20: 1}} {
-		d, got := openOrders(t, limits, 0xff)
+		d, got := openOrders(t, limits, 0xff, 0)
 		assert.ErrorIs(t, d.Unmap(t.Context(), 0, 512), errors.ErrUnsupported, name)
 		assert.False(t, d.CanUnmap(), name)
 		assert.Empty(t, *got)
@@ -82,7 +82,7 @@ func TestWhatUnmappedBlocksReadAsIsAsked(t *testing.T) {
 }
 
 func TestWriteSameBytes(t *testing.T) {
-	d, got := openOrders(t, map[int]uint32{40: 3000}, 0xff)
+	d, got := openOrders(t, map[int]uint32{40: 3000}, 0xff, 0)
 	require.NoError(t, d.WriteZeroesStable(t.Context(), 512*6, 512*3001))
 	assert.Equal(t, []ordered{
 		{[]byte{0x93, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0x0b, 0xb8, 0, 0}, make([]byte, 512)},
@@ -92,17 +92,19 @@ func TestWriteSameBytes(t *testing.T) {
 }
 
 func TestZeroesAreSentWhereWriteSameIsNotKnown(t *testing.T) {
-	d, got := openOrders(t, nil, opWriteSame16)
-	require.NoError(t, d.WriteZeroes(t.Context(), 0, 512*1025))
-	require.Len(t, *got, 3)
-	assert.Equal(t, byte(opWriteSame16), (*got)[0].cdb[0])
-	assert.Equal(t, []byte{0x2a, 0, 0, 0, 0, 0, 0, 4, 0, 0}, (*got)[1].cdb[:10])
-	assert.Equal(t, []byte{0x2a, 0, 0, 0, 4, 0, 0, 0, 1, 0}, (*got)[2].cdb[:10])
-	assert.Equal(t, make([]byte, maxPiece), (*got)[1].out)
+	for _, asc := range []byte{ascInvalidOpcode, ascInvalidField} { // the second is LIO's word for it
+		d, got := openOrders(t, nil, opWriteSame16, asc)
+		require.NoError(t, d.WriteZeroes(t.Context(), 0, 512*1025))
+		require.Len(t, *got, 3)
+		assert.Equal(t, byte(opWriteSame16), (*got)[0].cdb[0])
+		assert.Equal(t, []byte{0x2a, 0, 0, 0, 0, 0, 0, 4, 0, 0}, (*got)[1].cdb[:10])
+		assert.Equal(t, []byte{0x2a, 0, 0, 0, 4, 0, 0, 0, 1, 0}, (*got)[2].cdb[:10])
+		assert.Equal(t, make([]byte, maxPiece), (*got)[1].out)
+	}
 }
 
 func TestCompareAndWriteBytes(t *testing.T) {
-	d, got := openOrders(t, map[int]uint32{4: 2 << 16}, 0xff)
+	d, got := openOrders(t, map[int]uint32{4: 2 << 16}, 0xff, 0)
 	old, now := make([]byte, 1024), make([]byte, 1024)
 	old[0], now[0] = 1, 2
 	require.NoError(t, d.CompareAndWrite(t.Context(), old, now, 512*9))
@@ -113,7 +115,7 @@ func TestCompareAndWriteBytes(t *testing.T) {
 }
 
 func TestPersistentReserveBytes(t *testing.T) {
-	d, got := openOrders(t, nil, 0xff)
+	d, got := openOrders(t, nil, 0xff, 0)
 	ctx := t.Context()
 	out := func(action, kind byte) []byte {
 		return []byte{0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0}

@@ -14,7 +14,10 @@ const (
 	opCompareAndWrite = 0x89
 )
 
-const ascInvalidOpcode = 0x20
+const (
+	ascInvalidOpcode = 0x20
+	ascInvalidField  = 0x24
+)
 
 // provisioned are LBPME and LBPRZ of READ CAPACITY (16) (SBC-3, 5.16.2): the unit manages provisioning, and unmapped
 // blocks read as zeros.
@@ -114,7 +117,7 @@ func (d *Disk) WriteZeroes(ctx context.Context, off, n int64) error {
 	}
 	return d.inPieces(ctx, off, n, most, func(lba, blocks uint64) error {
 		err := d.writeSame(ctx, lba, uint32(blocks), zeros)
-		if isInvalidOpcode(err) {
+		if isNotOffered(err) {
 			if len(zeros) < d.piece {
 				zeros = make([]byte, d.piece)
 			}
@@ -159,9 +162,11 @@ func (d *Disk) writeAll(ctx context.Context, zeros []byte, lba, blocks uint64) e
 	return nil
 }
 
-func isInvalidOpcode(err error) bool {
+// isNotOffered reports whether a unit does not do such a command at all. LIO knows WRITE SAME even of units that cannot
+// do it, and then finds its length invalid: INVALID FIELD IN CDB.
+func isNotOffered(err error) bool {
 	st, ok := errors.AsType[*StatusError](err)
-	return ok && st.Key == keyIllegalRequest && st.ASC == ascInvalidOpcode
+	return ok && st.Key == keyIllegalRequest && (st.ASC == ascInvalidOpcode || st.ASC == ascInvalidField)
 }
 
 // A MiscompareError ends a CompareAndWrite that found other bytes on the unit than it was told: nothing was written.
