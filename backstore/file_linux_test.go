@@ -82,6 +82,26 @@ func TestFileOnTmpfs(t *testing.T) {
 	})
 }
 
+// TestOnlyFilesInMemoryNeverBlock: a connection's loop may not wait for a disk, and with direct I/O the file takes locks
+// for whole requests.
+func TestOnlyFilesInMemoryNeverBlock(t *testing.T) {
+	o := backstore.Options{"path": filepath.Join(onTmpfs(t, "16m"), "a.img"), "size": "1MiB"}
+	s := open(t, "file", o)
+	assert.True(t, s.Info().NeverBlocks)
+	require.NoError(t, s.Close())
+	o["direct"] = "yes"
+	if s, err := backstore.Open("file", o); err == nil { // tmpfs has direct I/O since Linux 6.6
+		assert.False(t, s.Info().NeverBlocks)
+		require.NoError(t, s.Close())
+	}
+
+	var st unix.Statfs_t
+	require.NoError(t, unix.Statfs(t.TempDir(), &st))
+	if int64(st.Type) != unix.TMPFS_MAGIC {
+		assert.False(t, open(t, "file", with(t)).Info().NeverBlocks)
+	}
+}
+
 // TestThinFileGivesSpaceBack, and a thick one has all of it from the start.
 func TestThinFileGivesSpaceBack(t *testing.T) {
 	used := func(path string) int64 {

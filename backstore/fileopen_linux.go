@@ -181,6 +181,7 @@ func (f *fileStore) describe(s settings) error {
 	f.info.BlockSize = fileBlock(int64(st.Blksize))
 	f.info.ReadOnly = s.yes("readonly")
 	f.info.WriteCache = !f.durable && !f.info.ReadOnly
+	f.info.NeverBlocks = f.inMemory() && !s.yes("direct")
 	if s.yes("direct") {
 		if err := f.useDirect(0); err != nil {
 			return err
@@ -193,6 +194,13 @@ func (f *fileStore) describe(s settings) error {
 		f.info.Thin, f.info.UnmapGranularity = true, max(f.info.BlockSize, fileBlock(int64(st.Blksize)))
 	}
 	return nil
+}
+
+// inMemory tells whether the file is on tmpfs: it has no medium, a flush does nothing, and requests only copy. (Where
+// its pages are swapped out they wait, as those of a ram store do.)
+func (f *fileStore) inMemory() bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(f.fd, &st) == nil && int64(st.Type) == unix.TMPFS_MAGIC
 }
 
 // useDirect turns direct I/O on, in blocks of the given size in bytes if that is known.
