@@ -74,3 +74,8 @@ func BenchmarkRound(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkSignals(b *testing.B) {
+	x, y := connect(b, fabric.New(fabric.Options{}), rdmatest.Config{Depth: 64})
+	rdmatest.BenchmarkSignals(b, x, y)
+}

@@ -149,3 +149,8 @@ func echo(e *rdmatest.End, done chan<- struct{}) {
 		}
 	}
 }
+
+func BenchmarkSignals(b *testing.B) {
+	x, y, _ := twoPeers(b, rdmatest.Config{Depth: 64})
+	rdmatest.BenchmarkSignals(b, x, y)
+}
