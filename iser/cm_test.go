@@ -134,8 +134,8 @@ func TestListenerSaysItIsClosed(t *testing.T) {
 
 // TestRequestSaysWhatItsKeysCanDo is conformance 131: "no" to Send with Invalidate where keys are permanent.
 func TestRequestSaysWhatItsKeysCanDo(t *testing.T) {
-	none := fabric.DefaultLimits()
-	none.Windows = false
+	none, hazard := fabric.DefaultLimits(), fabric.DefaultLimits()
+	none.Windows, hazard.WindowHazard = false, true
 	few := fabric.Options{MaxWindows: 100}
 	for _, c := range []struct {
 		name   string
@@ -145,6 +145,7 @@ func TestRequestSaysWhatItsKeysCanDo(t *testing.T) {
 	}{
 		{"windows", fabric.Options{}, InitiatorConfig{}, 0x80},
 		{"no windows", fabric.Options{Limits: &none}, InitiatorConfig{}, 0xc0},
+		{"windows that are not safe", fabric.Options{Limits: &hazard}, InitiatorConfig{}, 0xc0},
 		{"fewer windows than commands", few, InitiatorConfig{}, 0xc0},
 		{"enough windows", few, InitiatorConfig{QueueDepth: 100}, 0x80},
 		{"not wanted", fabric.Options{}, InitiatorConfig{NoInvalidate: true}, 0xc0},

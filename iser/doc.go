@@ -21,8 +21,8 @@
 //   - Whatever a peer sends that breaks the rules ends its connection with an error that says why.
 //
 // Each command of the initiator opens its own memory to the target, for its own time and direction, with a
-// type 2 memory window, whose key ends with the response or with an abort. Where a device has none, or where
-// InitiatorConfig.NoInvalidate says so, the memory is plain regions, open to the target for the life of the
+// type 2 memory window, whose key ends with the response or with an abort. Where a device has none (siw), or
+// none that is safe (rxe), or where InitiatorConfig.NoInvalidate says so, the memory is plain regions, open to the target for the life of the
 // connection: a hostile target can spoil what other commands of the same session read. The initiator says so
 // in its CM private data (no remote invalidation), and keeps the memory of commands that got no response until
 // the connection ends.

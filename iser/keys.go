@@ -59,12 +59,12 @@ func (k *keyring) close() error {
 }
 
 // openMemory makes what commands offer to the peer. With windows the pools themselves grant the peer nothing.
-// Without them (devices that have none, or not enough of them) their keys are permanent, and we say so in the CM
+// Without them (devices that have none, not enough of them, or that a hostile target could bring down by them) keys are permanent, and we say so in the CM
 // private data. Either way a key grants what its direction needs and no more; remote write needs local write (IBTA,
 // 10.6.3.1).
 func (i *initiator) openMemory() (err error) {
 	sink, source := rdma.LocalWrite|rdma.RemoteWrite, rdma.RemoteRead
-	if i.dev.Limits().Windows && !i.config.NoInvalidate {
+	if lim := i.dev.Limits(); lim.Windows && !lim.WindowHazard && !i.config.NoInvalidate {
 		if i.keys, err = newKeyring(i.dev, i.config.QueueDepth); err == nil {
 			sink, source = windowRights, rdma.WindowBind
 		}

@@ -118,6 +118,9 @@ type Limits struct {
 	// a peer's OpSendInv may name a window's key.
 	SendInvalidate bool
 	Windows        bool
+	// WindowHazard: a peer that invalidates a dead key takes more than its connection down. Windows are for
+	// trusted peers then.
+	WindowHazard bool
 	// ReadSinkNeedsRemoteWrite: iWARP; the local buffer of an RDMA Read must grant RemoteWrite.
 	ReadSinkNeedsRemoteWrite bool
 }

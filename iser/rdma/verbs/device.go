@@ -55,6 +55,7 @@ func newDevice(lib *C.struct_gv_lib, ctx *C.struct_ibv_context) (*device, error)
 		// among them (11.2.1.2).
 		SendInvalidate:           a.mem_mgt_extensions != 0,
 		Windows:                  a.window_type2 != 0,
+		WindowHazard:             a.window_hazard != 0,
 		ReadSinkNeedsRemoteWrite: a.iwarp != 0,
 	}
 	if d.limits.MaxReadSGE <= 0 { // some drivers leave it unset

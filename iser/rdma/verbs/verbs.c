@@ -106,6 +106,8 @@ int gv_query(struct gv_lib *l, struct ibv_context *c, struct gv_limits *out)
 	out->mem_mgt_extensions = !!(a.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS);
 	out->window_type2 = a.max_mw > 0 && c->ops.alloc_mw &&
 		(a.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B));
+	// rxe_invalidate_mw dereferences the region of a window that has none: the kernel panics (6.12).
+	out->window_hazard = a.vendor_id == RXE_VENDOR_ID;
 	// rxe puts the kernel's IB_WC_WITH_INVALIDATE, bit 2, in completions for user space, where that bit
 	// is IBV_WC_IP_CSUM_OK and means nothing on a reliable connection (6.1 to 6.12 at least).
 	out->inv_flags = IBV_WC_WITH_INV | (a.vendor_id == RXE_VENDOR_ID ? IBV_WC_IP_CSUM_OK : 0);

@@ -30,7 +30,7 @@ struct gv_limits {
 	int32_t max_qp_rd_atom, max_qp_init_rd_atom;
 	int32_t comp_vectors;
 	uint32_t inv_flags; // of ibv_wc.wc_flags: any of them says that a key was invalidated
-	uint8_t mem_mgt_extensions, window_type2, iwarp;
+	uint8_t mem_mgt_extensions, window_type2, window_hazard, iwarp;
 };
 int gv_query(struct gv_lib *l, struct ibv_context *c, struct gv_limits *out);
 struct ibv_pd *gv_alloc_pd(struct gv_lib *l, struct ibv_context *c);

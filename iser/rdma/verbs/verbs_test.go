@@ -119,6 +119,9 @@ func TestLimitsAreTheDevices(t *testing.T) {
 		MaxMessage: 1 << 23, MaxSGE: 4, MaxReadSGE: 3, MaxQPDepth: 512, MaxCQDepth: 1024, MaxReadDepth: 6,
 		SendInvalidate: true, Windows: true,
 	}, d.Limits())
+	t.Setenv("FAKE_VERBS_RXE", "1")
+	d = newRig(t, fakeProvider(t), 1).ep.Device()
+	assert.True(t, d.Limits().Windows && d.Limits().WindowHazard)
 	assert.Equal(t, testAddr, r.ep.RemoteAddr())
 }
 
