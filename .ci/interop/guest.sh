@@ -19,7 +19,7 @@ NAME=iqn.2026-01.test # of all targets: $NAME:ram and so on
 TGT_INITIATORS=$LIBISCSI_INITIATORS
 # What cases of roce.sh change: sizes, further keys at login, how our initiator is called.
 FIO_DEPTH=32 FIO_SPLIT=512/15:4k/30:16k/20:64k/20:256k/10:1m/5 RETRIES=
-FILES=3000001 FIO_SIZE=48m VERIFY_SIZE=32MiB COPY=8 LOGIN= ISER=./iser QUERY=
+FILES=3000001 FIO_SIZE=48m VERIFY_SIZE=32MiB VERIFY= COPY=8 LOGIN= ISER=./iser QUERY=
 
 ALL="rdmatest discovery_iser discovery_tcp filesystem_ram filesystem_file fio_immediate fio_no_immediate
   fio_unsolicited fio_file tcp_sees_what_iser_wrote libiscsi_tcp libiscsi_iser iser_to_iserd iser_to_lio
@@ -208,7 +208,7 @@ libiscsi_iser() { libiscsi iser://$PORTAL/$NAME:libiscsi/0; }
 iser_to() { # PORTAL IQN LUN
 	local url=iser://$1/$2/$3$QUERY o=(--initiator-name "$INITIATOR" -q)
 	$ISER discover "iser://$1$QUERY" "${o[@]}" | grep "$2"
-	$ISER verify "$url" "${o[@]}" --size $VERIFY_SIZE --bs mixed --depth 32 --destructive --dump "$OUT"
+	$ISER verify "$url" "${o[@]}" --size $VERIFY_SIZE --bs mixed --depth 32 --zero 5 --unmap 5 $VERIFY --destructive --dump "$OUT"
 	head -c ${COPY}M /dev/urandom > /tmp/data
 	rm -f /tmp/back
 	$ISER dd "${o[@]}" if=/tmp/data of="$url" bs=1M
