@@ -59,9 +59,11 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	r := &result{Date: begun.UTC(), Machine: machine(), Versions: b.versions, Plan: p}
+	r.Load[0] = loadAverage()
 	if err := measure(ctx, b, p, begun, r); err != nil {
 		return err
 	}
+	r.Load[1] = loadAverage()
 	r.Memory = b.memory(ctx)
 	for _, f := range []struct {
 		name  string

@@ -11,7 +11,8 @@ import (
 func (r *result) markdown(f *os.File) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# iserd beside other targets\n\nMade by `make bench-peers` on %s: %s.\n", r.Date.Format("2006-01-02 15:04 MST"), r.Machine)
-	fmt.Fprintf(&b, "%s. Every figure is the median of %d rounds of %v; in each round all take their turn, so that what\n", r.versions(), r.Rounds, r.Plan.Each)
+	fmt.Fprintf(&b, "%s. %s\n\n", r.versions(), r.quiet())
+	fmt.Fprintf(&b, "Every figure is the median of %d rounds of %v; in each round all take their turn, so that what\n", r.Rounds, r.Plan.Each)
 	b.WriteString(`else the machine does disturbs them alike. Ratios are medians of the rounds' ratios; what stands in brackets is the
 range. Target and client are processes of this machine, one connection a session, over loopback; files lie in tmpfs, the
 same for all targets. "ram" is a disk in iserd's memory, "null" is stgt's store that moves no data. The client is
@@ -47,6 +48,18 @@ libiscsi (` + "`.ci/bench/load.c`" + `) unless it says "our client".
 	r.memoryTo(&b)
 	_, err := f.WriteString(b.String())
 	return err
+}
+
+// quietLoad is a load average up to which the machine was left to the measurement: a target and a client.
+const quietLoad = 3
+
+// quiet says whether others had the machine as well.
+func (r *result) quiet() string {
+	s := fmt.Sprintf("Load average %.1f before and %.1f after.", r.Load[0], r.Load[1])
+	if r.Load[0] > quietLoad {
+		s += "\n**Others used the machine meanwhile: the ranges are wide, and what has to wake up often is slower than it is.**"
+	}
+	return s
 }
 
 func (r *result) versions() string {

@@ -17,6 +17,7 @@ import (
 type result struct {
 	Date     time.Time         `json:"date"`
 	Machine  string            `json:"machine"`
+	Load     [2]float64        `json:"load_average"` // of a minute, before the first round and after the last
 	Versions map[string]string `json:"versions"`
 	Plan     plan              `json:"plan"`
 	Rounds   int               `json:"rounds"`
@@ -155,6 +156,14 @@ func (b *bed) idle(ctx context.Context, s *subject) (float64, error) {
 		err = err2
 	}
 	return float64(after-before) / idleSessions, err
+}
+
+// loadAverage is how many processes wanted a processor in the last minute; 0 if that is not known.
+func loadAverage() (load float64) {
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		_, _ = fmt.Sscan(string(text), &load)
+	}
+	return load
 }
 
 // machine says where this was measured.
