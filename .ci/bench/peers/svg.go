@@ -11,7 +11,7 @@ import (
 // The picture: a row an aim, its ratio as a bar with the range of the rounds, and the aim as a line. Pixels.
 const (
 	rowHeight  = 22
-	labelWidth = 560
+	labelWidth = 620
 	plotWidth  = 360
 	topMargin  = 40
 )
