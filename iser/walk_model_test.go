@@ -76,7 +76,6 @@ type modelWindow struct {
 	addr   uint64
 	n      uint32
 	access rdma.Access
-	itt    uint32 // for whom it was bound
 }
 
 func (w *modelWindow) RKey() uint32 { return w.next }

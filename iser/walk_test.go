@@ -3,6 +3,7 @@ package iser
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -402,19 +403,20 @@ func (w *world) settled() {
 // state is all that decides what can happen from here on.
 func (w *world) state() string {
 	i := w.ini
-	s := fmt.Sprint(w.gaveUp, w.aborted, w.forgotten, w.answered, w.released, w.told, w.err != nil, w.over,
+	var s strings.Builder
+	fmt.Fprint(&s, w.gaveUp, w.aborted, w.forgotten, w.answered, w.released, w.told, w.err != nil, w.over,
 		w.knows, w.knowsAbort, w.data, w.responds, w.finishes, w.late, w.wrong,
 		w.begun, len(w.recvs), w.failed, len(w.bound), i.err != nil, i.active, i.closing.len(), i.queue.len(), i.credits)
 	if w.released == 0 {
-		s += fmt.Sprint(w.c.request, w.c.started, w.c.next)
+		fmt.Fprint(&s, w.c.request, w.c.started, w.c.next)
 	}
 	for _, p := range w.sq {
-		s += fmt.Sprint(" ", p.wr.Op, p.key != 0, len(p.sent))
+		fmt.Fprint(&s, " ", p.wr.Op, p.key != 0, len(p.sent))
 	}
 	for _, c := range w.cq {
-		s += fmt.Sprint(" ", c.ID, c.Status, c.Recv, c.Invalidated)
+		fmt.Fprint(&s, " ", c.ID, c.Status, c.Recv, c.Invalidated)
 	}
-	return s
+	return s.String()
 }
 
 // A walk goes every way through a world. Ways that have come to the same state go on alike, so that each state's
