@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/goiser/goiser/iscsi"
@@ -39,16 +41,13 @@ func parseInquiry(b []byte) inquiry {
 func field(b []byte) string { return strings.TrimSpace(string(b)) }
 
 func (a *app) inqCmd() *cobra.Command {
-	page := -1
+	page := vpdPage(-1)
 	c := &cobra.Command{
 		Use:   "inq URL",
 		Short: "Show INQUIRY data or a vital product data page",
 		Long:  "Sends INQUIRY to the logical unit and shows the answer in words and in hex.\n" + urlHelp,
 		Args:  exactArgs(1, "one URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if page > 0xff {
-				return usage(fmt.Errorf("--vpd %d: want a page from 0 to 255 (0xff)", page))
-			}
 			u, err := parseURL(args[0])
 			if err != nil {
 				return err
@@ -58,7 +57,7 @@ func (a *app) inqCmd() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			q, err := queryInquiry(cmd.Context(), s, iscsi.LUNFromNumber(max(u.LUN, 0)), page)
+			q, err := queryInquiry(cmd.Context(), s, iscsi.LUNFromNumber(max(u.LUN, 0)), int(page))
 			if err != nil {
 				return fmt.Errorf("%s: INQUIRY: %w", u, err)
 			}
@@ -68,8 +67,29 @@ func (a *app) inqCmd() *cobra.Command {
 			return a.printInquiry(q)
 		},
 	}
-	c.Flags().IntVar(&page, "vpd", -1, "vital product data page, for example 0x83")
+	c.Flags().Var(&page, "vpd", "vital product data page in hex, for example 83 or 0x83")
 	return c
+}
+
+// A vpdPage is a page code on the command line, in hex as the standards and everybody write them; -1: none.
+type vpdPage int
+
+func (p *vpdPage) String() string {
+	if *p < 0 {
+		return ""
+	}
+	return fmt.Sprintf("%#02x", int(*p))
+}
+
+func (*vpdPage) Type() string { return "page" }
+
+func (p *vpdPage) Set(s string) error {
+	n, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(s), "0x"), 16, 8)
+	if err != nil {
+		return errors.New("want a page from 0 to ff, in hex")
+	}
+	*p = vpdPage(n)
+	return nil
 }
 
 func queryInquiry(ctx context.Context, s *initiator.Session, lun iscsi.LUN, page int) (inquiry, error) {
