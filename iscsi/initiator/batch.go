@@ -11,7 +11,7 @@ import (
 var (
 	// ErrBatchFull: as many requests as the batch has room for are under way.
 	ErrBatchFull = errors.New("the batch is full")
-	// ErrOverlap: on an exclusive Connection, and on Paths, a write overlaps one that has not ended. See there.
+	// ErrOverlap: on an exclusive Connection, and on Paths, a write overlaps one that is under way. See there.
 	ErrOverlap = errors.New("overlaps a write that has not ended")
 )
 
@@ -84,7 +84,7 @@ func (b *Batch) add(p []byte, off int64, tag uint64, write bool) error {
 	}
 	span := -1
 	if write && d.apart() {
-		i, gone, _ := d.spans.try(off, int64(len(p)))
+		i, gone := d.spans.try(off, int64(len(p)))
 		if gone != nil {
 			return ErrOverlap // to wait here would be to wait for ourselves
 		}
@@ -106,6 +106,9 @@ func (b *Batch) Submit(ctx context.Context) error {
 	for len(b.queued) > 0 {
 		i := b.queued[0]
 		s, err := b.d.use(ctx)
+		if op := &b.ops[i]; err == nil && op.write {
+			err = b.d.unless(ctx, s, op.off, int64(len(op.p)))
+		}
 		if err == nil {
 			err = b.stage(ctx, s, i)
 		}
@@ -245,7 +248,7 @@ func (b *Batch) end(i int, err error) {
 		err = b.d.failed(&op.piece, err)
 	}
 	if op.span >= 0 {
-		b.d.leave(op.span, err)
+		b.d.spans.leave(op.span)
 	}
 	b.told = append(b.told, Completion{op.tag, err})
 	*op = batchOp{}
@@ -269,6 +272,9 @@ func (b *Batch) Close() {
 	for open > 0 {
 		for _, i := range b.take() {
 			b.ops[i].req = nil // its cancellation may still stand in the mailbox: not recycled
+			if op := &b.ops[i]; op.write {
+				b.d.leaves(op.s, op.off, int64(len(op.p)), errClosed)
+			}
 			b.end(i, errClosed)
 			open--
 		}

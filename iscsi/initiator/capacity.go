@@ -109,7 +109,7 @@ func (d *Disk) follow(ctx context.Context, s *Session) error {
 
 // Refresh reads the capacity again, for a disk that is idle: a unit tells of a change with the next command only.
 func (d *Disk) Refresh(ctx context.Context) error {
-	if err := d.run(ctx, replayAlways, func(s *Session) error { return d.follow(ctx, s) }); err != nil {
+	if err := d.run(ctx, replayAlways, span{}, func(s *Session) error { return d.follow(ctx, s) }); err != nil {
 		return fmt.Errorf("lun %s: read capacity: %w", d.lun, err)
 	}
 	return nil

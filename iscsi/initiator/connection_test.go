@@ -432,13 +432,13 @@ func TestCloseEndsReconnecting(t *testing.T) {
 func TestOverlappingWritesOfAnExclusiveDiskWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p spans
-		first, err := p.enter(t.Context(), 0, 100, 0)
+		first, err := p.enter(t.Context(), 0, 100)
 		require.NoError(t, err)
-		beside, err := p.enter(t.Context(), 100, 100, 0)
+		beside, err := p.enter(t.Context(), 100, 100)
 		require.NoError(t, err)
 		ended := false
 		go func() {
-			i, err := p.enter(t.Context(), 50, 51, 0)
+			i, err := p.enter(t.Context(), 50, 51)
 			assert.NoError(t, err)
 			ended = true
 			p.leave(i)
@@ -449,7 +449,7 @@ func TestOverlappingWritesOfAnExclusiveDiskWait(t *testing.T) {
 		assert.False(t, ended, "the other neighbour is still there")
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		_, err = p.enter(ctx, 150, 1, 0)
+		_, err = p.enter(ctx, 150, 1)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		p.leave(beside)
 		synctest.Wait()

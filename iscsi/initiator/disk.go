@@ -305,6 +305,11 @@ func (d *Disk) start(ctx context.Context, q *piece) error {
 		if q.s, err = d.use(ctx); err != nil {
 			return doubted(q.unknown, err)
 		}
+		if q.write {
+			if err = d.unless(ctx, q.s, q.off, int64(len(q.p))); err != nil {
+				return doubted(q.unknown, err)
+			}
+		}
 		if q.req, err = q.s.submit(ctx, c, cdb); err == nil {
 			return nil
 		}
@@ -350,7 +355,9 @@ func (d *Disk) outcome(ctx context.Context, q *piece, res *Result, err error) (r
 	case q.again.after(ctx, q.s, d.lun, d, err), d.moved(ctx, &q.again, err):
 		return true, nil
 	}
-	err = d.afterLoss(ctx, q, err)
+	if err = d.afterLoss(ctx, q, err); q.write {
+		d.leaves(q.s, q.off, int64(len(q.p)), err)
+	}
 	return err == nil, err
 }
 

@@ -58,7 +58,8 @@ type Path struct {
 // With Options.Exclusive a write that was under way waits for the fence, up to Options.ReconnectTimeout, and is sent
 // again. Without Exclusive, or without fence, it ends with an *UnknownOutcomeError. Until the fence is there, other writes
 // to the same blocks wait as long, and then fail with ErrUnfenced; all other blocks can be written at once. The same holds
-// for writes that were given up (by a context) on a session that is then lost.
+// for writes that were given up (by a context), when the next one to their blocks would go through another path: if the
+// session that they were sent on still lives it is closed, and the login that follows fences it.
 //
 // Flush answers for what was acknowledged through any path: after the SYNCHRONIZE CACHE, each session that has
 // acknowledged a write since the last one must prove that it is still there. If it is not, and the unit has a volatile

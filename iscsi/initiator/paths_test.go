@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goiser/goiser/iscsi"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -142,15 +143,17 @@ func TestWithoutFenceTheOutcomeIsUnknown(t *testing.T) {
 			assert.Equal(t, time.Minute, time.Since(start))
 			batch, err := d.Batch(1)
 			require.NoError(t, err)
-			assert.ErrorIs(t, batch.WriteAt(p, 0, 0), ErrOverlap)
+			require.NoError(t, batch.WriteAt(p, 0, 0))
+			ended := make([]Completion, 1)
+			_, err = batch.Wait(t.Context(), ended, 1)
+			require.NoError(t, err)
+			assert.ErrorIs(t, ended[0].Err, ErrUnfenced)
 			assert.ErrorIs(t, d.CompareAndWrite(t.Context(), p, p, 0), ErrUnfenced)
 			require.NoError(t, d.WriteAt(t.Context(), p, 512))
 			assert.Equal(t, []string{"2a"}, b.executed)
 			a.down.Store(false)
 			require.NoError(t, d.WriteAt(t.Context(), p, 0), "fenced")
-			for _, doubt := range d.spans.doubts {
-				assert.False(t, doubt.s.over(), "none is left of the lost session")
-			}
+			assert.Nil(t, d.spans.doubted(0, 512, nil))
 		})
 	}
 }
@@ -194,6 +197,37 @@ func TestAWriteThatWasGivenUpIsFencedToo(t *testing.T) {
 		assert.ErrorIs(t, d.WriteAt(t.Context(), p, 0), ErrUnfenced)
 		a.down.Store(false)
 		require.NoError(t, d.WriteAt(t.Context(), p, 0))
+	})
+}
+
+// TestAWriteThatWasGivenUpDoesNotFollow: the path moves while the first one lives, and may still carry out the write.
+func TestAWriteThatWasGivenUpDoesNotFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pair()
+		states := new(access)
+		a.alua, b.alua = states, states
+		_, d := join(t, Options{ReconnectTimeout: time.Minute}, a, b)
+		synctest.Wait()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		first := a.last.Load()
+		command := first.onCmd
+		first.onCmd = func(tr *iscsi.Transfer, cmd *iscsi.SCSICommand) {
+			if cmd.CDB[0] == opWrite10 && ctx.Err() == nil {
+				stop() // and no answer
+				return
+			}
+			command(tr, cmd)
+		}
+		p := make([]byte, 512)
+		require.ErrorIs(t, d.WriteAt(ctx, p, 0), context.Canceled)
+		states.set(map[int]AccessState{1: AccessStandby})
+		dials := a.dials.Load()
+		require.NoError(t, d.WriteAt(t.Context(), p, 512))
+		assert.Equal(t, 1, inUse(d))
+		assert.Equal(t, dials, a.dials.Load(), "other blocks need no fence")
+		require.NoError(t, d.WriteAt(t.Context(), p, 0))
+		assert.Equal(t, dials+1, a.dials.Load(), "logged in again, which ends what was left")
 	})
 }
 

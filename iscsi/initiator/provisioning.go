@@ -33,7 +33,7 @@ func (d *Disk) UnmapZeroes(ctx context.Context) (bool, error) {
 	cdb := make([]byte, 16)
 	cdb[0], cdb[1], cdb[13] = opServiceActionIn16, actionReadCapacity16, 32
 	var b []byte
-	err := d.run(ctx, replayAlways, func(s *Session) (err error) {
+	err := d.run(ctx, replayAlways, span{}, func(s *Session) (err error) {
 		b, err = s.attentive(ctx, d.lun, d, cdb, 32)
 		return err
 	})
@@ -80,6 +80,11 @@ func (d *Disk) inPieces(ctx context.Context, off, n int64, most uint64, do func(
 	})
 }
 
+// span are blocks in bytes.
+func (d *Disk) span(lba, blocks uint64) span {
+	return span{int64(lba) * int64(d.blockSize), int64(lba+blocks) * int64(d.blockSize)}
+}
+
 // unmapOne sends an UNMAP with one descriptor (SBC-3, 5.28).
 func (d *Disk) unmapOne(ctx context.Context, lba uint64, blocks uint32) error {
 	list := make([]byte, 24)
@@ -87,7 +92,7 @@ func (d *Disk) unmapOne(ctx context.Context, lba uint64, blocks uint32) error {
 	binary.BigEndian.PutUint16(list[2:], 16)
 	binary.BigEndian.PutUint64(list[8:], lba)
 	binary.BigEndian.PutUint32(list[16:], blocks)
-	return d.order(ctx, replayExclusive, []byte{opUnmap, 0, 0, 0, 0, 0, 0, 0, 24, 0}, list)
+	return d.order(ctx, replayExclusive, d.span(lba, uint64(blocks)), []byte{opUnmap, 0, 0, 0, 0, 0, 0, 0, 24, 0}, list)
 }
 
 // order is attentive for commands of a disk that have data for the unit, or none.
@@ -146,7 +151,7 @@ func (d *Disk) writeSame(ctx context.Context, lba uint64, blocks uint32, block [
 	cdb[0] = opWriteSame16
 	binary.BigEndian.PutUint64(cdb[2:], lba)
 	binary.BigEndian.PutUint32(cdb[10:], blocks)
-	return d.order(ctx, replayExclusive, cdb, block[:d.blockSize])
+	return d.order(ctx, replayExclusive, d.span(lba, uint64(blocks)), cdb, block[:d.blockSize])
 }
 
 // writeAll writes the same piece of zeros again and again.
@@ -213,7 +218,7 @@ func (d *Disk) compareAndWrite(ctx context.Context, old, now []byte, off int64) 
 	cdb[0], cdb[13] = opCompareAndWrite, byte(blocks)
 	binary.BigEndian.PutUint64(cdb[2:], uint64(off)/uint64(d.blockSize))
 	both := append(append(make([]byte, 0, 2*len(old)), old...), now...)
-	err := d.alone(ctx, off, int64(len(old)), func() error { return d.order(ctx, replayNever, cdb, both) })
+	err := d.alone(ctx, off, int64(len(old)), func() error { return d.order(ctx, replayNever, span{off, off + int64(len(old))}, cdb, both) })
 	if st, ok := errors.AsType[*StatusError](err); ok && st.Key == keyMiscompare {
 		at := int64(-1)
 		if info, ok := information(st.Sense); ok && info < uint64(len(old)) {

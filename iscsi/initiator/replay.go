@@ -120,13 +120,16 @@ func (d *Disk) lasting() (*Options, context.Context) {
 	return nil, nil
 }
 
-// run does a command on d's session, and again on the next one as its rule has it.
-func (d *Disk) run(ctx context.Context, r replayRule, do func(*Session) error) error {
+// run does a command on d's session, and again on the next one as its rule has it. at are the blocks that it changes.
+func (d *Disk) run(ctx context.Context, r replayRule, at span, do func(*Session) error) error {
 	unknown := false // it was sent before
 	var again retry
 	for {
 		s, err := d.use(ctx)
 		if err != nil {
+			return doubted(unknown, err)
+		}
+		if err = d.unless(ctx, s, at.off, at.end-at.off); err != nil {
 			return doubted(unknown, err)
 		}
 		if err = do(s); err == nil {
@@ -142,6 +145,7 @@ func (d *Disk) run(ctx context.Context, r replayRule, do func(*Session) error) e
 			unknown = true
 		}
 		if err = d.judgeLoss(ctx, s, r, err); err != nil {
+			d.leaves(s, at.off, at.end-at.off, err)
 			return doubted(unknown, err)
 		}
 	}
@@ -155,9 +159,9 @@ func doubted(unknown bool, err error) error {
 	return err
 }
 
-// order runs a command with data for the unit, or none.
-func (d *Disk) order(ctx context.Context, r replayRule, cdb, out []byte) error {
-	return d.run(ctx, r, func(s *Session) error { return s.order(ctx, d, cdb, out) })
+// order runs a command with data for the unit, or none. at are the blocks that it changes.
+func (d *Disk) order(ctx context.Context, r replayRule, at span, cdb, out []byte) error {
+	return d.run(ctx, r, at, func(s *Session) error { return s.order(ctx, d, cdb, out) })
 }
 
 // acknowledged notes that a write has succeeded on a session.
@@ -195,7 +199,7 @@ func (d *Disk) flush(ctx context.Context) error {
 		oldest[i] = d.dirty[i].Swap(0)
 	}
 	var on *Session
-	err := d.run(ctx, replayAlways, func(s *Session) error { on = s; return s.order(ctx, d, cdb, nil) })
+	err := d.run(ctx, replayAlways, span{}, func(s *Session) error { on = s; return s.order(ctx, d, cdb, nil) })
 	if err != nil {
 		for i, n := range oldest {
 			if n != 0 {

@@ -102,7 +102,7 @@ func (d *Disk) persistentOut(ctx context.Context, action byte, t ReservationType
 	if persist {
 		list[20] = prAPTPL
 	}
-	if err := d.order(ctx, replayNever, []byte{opPersistentOut, action, byte(t), 0, 0, 0, 0, 0, prListLen, 0}, list); err != nil {
+	if err := d.order(ctx, replayNever, span{}, []byte{opPersistentOut, action, byte(t), 0, 0, 0, 0, 0, prListLen, 0}, list); err != nil {
 		return fmt.Errorf("lun %s: persistent reserve out, action %d: %w", d.lun, action, err)
 	}
 	return nil
@@ -154,7 +154,7 @@ func (d *Disk) persistentIn(ctx context.Context, action byte, room int) ([]byte,
 	cdb[0], cdb[1] = opPersistentIn, action
 	binary.BigEndian.PutUint16(cdb[7:], uint16(room))
 	var b []byte
-	err := d.run(ctx, replayAlways, func(s *Session) (err error) {
+	err := d.run(ctx, replayAlways, span{}, func(s *Session) (err error) {
 		b, err = s.attentive(ctx, d.lun, d, cdb, room)
 		return err
 	})

@@ -257,19 +257,6 @@ func (d *Disk) awaitFence(ctx context.Context, s *Session) error {
 	}
 }
 
-// unfenced are the sessions that may have a write of ours.
-func (m *Paths) unfenced() []*Session {
-	var list []*Session
-	for _, p := range m.paths {
-		if c := p.c.Load(); c != nil {
-			if s := c.current.Load(); !s.isFenced() {
-				list = append(list, s)
-			}
-		}
-	}
-	return list
-}
-
 // fence notes that nothing of the session, which is over, is carried out any more.
 func (s *Session) fence() { s.fencing.Do(func() { close(s.fenced) }) }
 

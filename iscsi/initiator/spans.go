@@ -2,10 +2,9 @@ package initiator
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"sync"
-	"time"
 )
 
 // spans are the writes that are under way, of a disk that is exclusive or has several paths. One that overlaps another waits for its end: otherwise
@@ -20,37 +19,35 @@ type spans struct {
 // A span is a range of bytes, empty if it is not in use.
 type span struct{ off, end int64 }
 
-// A doubt is a range that a session may write to after it was lost, until it is fenced: see Paths.
+// A doubt is a range that a session may still write to, until it is fenced: see Paths.
 type doubt struct {
 	span
 	s *Session
 }
 
-// maxDoubts bounds what a disk remembers of sessions that live: what is more makes the last range wider.
+// maxDoubts bounds what a disk remembers of sessions that live: what is more makes a range wider.
 const maxDoubts = 1024
 
-// doubt turns what enter began into doubts of sessions.
-func (p *spans) doubt(i int, of []*Session) {
+// doubt notes that s may still write to [off, off+n).
+func (p *spans) doubt(off, n int64, s *Session) {
 	p.mu.Lock()
-	r := p.active[i]
-	for _, s := range of {
-		j := slices.IndexFunc(p.doubts, func(d doubt) bool { return d.s == s })
-		if j < 0 || len(p.doubts) < maxDoubts {
-			p.doubts = append(p.doubts, doubt{r, s})
-			continue
-		}
-		d := &p.doubts[j]
-		d.off, d.end = min(d.off, r.off), max(d.end, r.end)
+	defer p.mu.Unlock()
+	p.doubts = slices.DeleteFunc(p.doubts, func(d doubt) bool { return d.s.isFenced() })
+	i := slices.IndexFunc(p.doubts, func(d doubt) bool { return d.s == s })
+	if i < 0 || len(p.doubts) < maxDoubts {
+		p.doubts = append(p.doubts, doubt{span{off, off + n}, s})
+		return
 	}
-	p.mu.Unlock()
-	p.leave(i)
+	d := &p.doubts[i]
+	d.off, d.end = min(d.off, off), max(d.end, off+n)
 }
 
-// doubtedLocked is the lost session that may still write to [off, end), nil if there is none.
-func (p *spans) doubtedLocked(off, end int64) *Session {
-	p.doubts = slices.DeleteFunc(p.doubts, func(d doubt) bool { return d.s.isFenced() })
+// doubted is a session other than s that may still write to [off, off+n); nil: there is none.
+func (p *spans) doubted(off, n int64, s *Session) *Session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, d := range p.doubts {
-		if off < d.end && d.off < end && d.s.over() {
+		if d.s != s && off < d.end && d.off < off+n && !d.s.isFenced() {
 			return d.s
 		}
 	}
@@ -59,21 +56,14 @@ func (p *spans) doubtedLocked(off, end int64) *Session {
 
 // enter waits until nothing that is under way overlaps [off, off+n). leave takes the index. It allocates only when more
 // writes are under way than ever before, or to wait.
-// For a fence it waits no longer than patience.
-func (p *spans) enter(ctx context.Context, off, n int64, patience time.Duration) (int, error) {
+func (p *spans) enter(ctx context.Context, off, n int64) (int, error) {
 	for {
-		i, gone, unfenced := p.try(off, n)
+		i, gone := p.try(off, n)
 		if gone == nil {
 			return i, nil
 		}
-		var enough <-chan time.Time
-		if unfenced {
-			enough = time.After(patience)
-		}
 		select {
 		case <-gone:
-		case <-enough:
-			return 0, ErrUnfenced
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		}
@@ -81,14 +71,9 @@ func (p *spans) enter(ctx context.Context, off, n int64, patience time.Duration)
 }
 
 // try enters, or says what to wait for.
-func (p *spans) try(off, n int64) (index int, gone <-chan struct{}, unfenced bool) {
+func (p *spans) try(off, n int64) (index int, gone <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.doubts) > 0 {
-		if s := p.doubtedLocked(off, off+n); s != nil {
-			return 0, s.fenced, true
-		}
-	}
 	free := -1
 	for i, s := range p.active {
 		switch {
@@ -98,7 +83,7 @@ func (p *spans) try(off, n int64) (index int, gone <-chan struct{}, unfenced boo
 			if p.gone == nil {
 				p.gone = make(chan struct{})
 			}
-			return 0, p.gone, false
+			return 0, p.gone
 		}
 	}
 	if free < 0 {
@@ -106,7 +91,7 @@ func (p *spans) try(off, n int64) (index int, gone <-chan struct{}, unfenced boo
 		p.active = append(p.active, span{})
 	}
 	p.active[free] = span{off, off + n}
-	return free, nil, false
+	return free, nil
 }
 
 // leave ends what enter began.
@@ -124,26 +109,42 @@ func (p *spans) leave(i int) {
 func (d *Disk) apart() bool { return d.paths != nil || d.c != nil && d.c.o.Exclusive }
 
 // alone runs a write of n bytes at off; where writes keep apart, with no other of d's on the same blocks.
-func (d *Disk) alone(ctx context.Context, off, n int64, write func() error) (err error) {
+func (d *Disk) alone(ctx context.Context, off, n int64, write func() error) error {
 	if !d.apart() || n <= 0 {
 		return write()
 	}
-	o, _ := d.lasting()
-	i, err := d.spans.enter(ctx, off, n, o.ReconnectTimeout)
+	i, err := d.spans.enter(ctx, off, n)
 	if err != nil {
-		return fmt.Errorf("lun %s: %d bytes at %d: %w", d.lun, n, off, err)
+		return err
 	}
-	defer func() { d.leave(i, err) }()
+	defer d.spans.leave(i)
 	return write()
 }
 
-// leave ends a write that ended with err. What the unit has not answered may be carried out later.
-func (d *Disk) leave(i int, err error) {
-	if d.paths != nil && err != nil && !isStatus(err) {
-		if of := d.paths.unfenced(); len(of) > 0 {
-			d.spans.doubt(i, of)
-			return
+// unless sees to it, before n bytes at off are written on s, that no other session can write to them later.
+func (d *Disk) unless(ctx context.Context, s *Session, off, n int64) error {
+	if d.paths == nil {
+		return nil
+	}
+	for {
+		x := d.spans.doubted(off, n, s)
+		if x == nil {
+			return nil
+		}
+		_ = x.Close() // one that lives is fenced by the login that follows
+		if err := d.awaitFence(ctx, x); err != nil {
+			return err
 		}
 	}
-	d.spans.leave(i)
+}
+
+// leaves notes what a command that wrote n bytes at off, and ended with err, may have left on s.
+func (d *Disk) leaves(s *Session, off, n int64, err error) {
+	if d.paths == nil || n == 0 || err == nil || isStatus(err) || s.isFenced() {
+		return
+	}
+	if lost, ok := errors.AsType[*lostError](err); ok && lost.unsent {
+		return
+	}
+	d.spans.doubt(off, n, s)
 }
