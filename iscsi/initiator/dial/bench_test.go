@@ -9,28 +9,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var benchURL = flag.String("url", "", "the disk that BenchmarkReads reads")
+var benchURL = flag.String("url", "", "the disk that BenchmarkURL reads and overwrites")
 
-// BenchmarkReads reads a disk of another process in order, as libiscsi's iscsi-perf does; .ci/bench/initiator.sh runs both
-// on the same target. The depth is one of a Batch, without goroutines.
-func BenchmarkReads(b *testing.B) {
+// BenchmarkURL reads and writes a disk of another process in order, as libiscsi's iscsi-perf and .ci/bench/load.c do;
+// .ci/bench/initiator.sh runs them all on the same target. The depth is one of a Batch, without goroutines.
+func BenchmarkURL(b *testing.B) {
 	if *benchURL == "" {
 		b.Skip("needs -url")
 	}
-	for _, c := range []struct{ size, depth int }{{4 << 10, 1}, {4 << 10, 32}, {4 << 10, 128}, {1 << 20, 8}} {
-		b.Run(fmt.Sprintf("%dKiB/%d", c.size>>10, c.depth), func(b *testing.B) {
-			dialer := &Dialer{Options: initiator.Options{QueueDepth: max(c.depth, 32)}}
-			d, err := dialer.Dial(b.Context(), *benchURL)
-			require.NoError(b, err)
-			readInOrder(b, d, c.size, c.depth)
-			require.NoError(b, d.Close())
-			require.NoError(b, dialer.Close())
-		})
+	for _, write := range []bool{false, true} {
+		for _, c := range []struct{ size, depth int }{{4 << 10, 1}, {4 << 10, 32}, {4 << 10, 128}, {1 << 20, 8}} {
+			name := "read"
+			if write {
+				name = "write"
+			}
+			b.Run(fmt.Sprintf("%s/%dKiB/%d", name, c.size>>10, c.depth), func(b *testing.B) {
+				dialer := &Dialer{Options: initiator.Options{QueueDepth: max(c.depth, 32)}}
+				d, err := dialer.Dial(b.Context(), *benchURL)
+				require.NoError(b, err)
+				inOrder(b, d, write, c.size, c.depth)
+				require.NoError(b, d.Close())
+				require.NoError(b, dialer.Close())
+			})
+		}
 	}
 }
 
-// readInOrder keeps depth reads of size bytes under way, each in as many requests as it takes.
-func readInOrder(b *testing.B, d *Disk, size, depth int) {
+// inOrder keeps depth reads or writes of size bytes under way, each in as many requests as it takes.
+func inOrder(b *testing.B, d *Disk, write bool, size, depth int) {
 	part := min(size, d.MaxTransfer())
 	each := size / part
 	batch, err := d.Batch(depth * each)
@@ -40,9 +46,13 @@ func readInOrder(b *testing.B, d *Disk, size, depth int) {
 		bufs[i] = make([]byte, part)
 	}
 	done := make([]initiator.Completion, len(bufs))
+	do := batch.ReadAt
+	if write {
+		do = batch.WriteAt
+	}
 	at, added := int64(0), 0
 	add := func(tag uint64) {
-		require.NoError(b, batch.ReadAt(bufs[tag], at, tag))
+		require.NoError(b, do(bufs[tag], at, tag))
 		added++
 		if at += int64(part); at+int64(part) > d.SizeBytes() {
 			at = 0
