@@ -16,6 +16,7 @@ type Faults struct {
 	Swapped    bool // two completions change places
 	Twice      bool // a completion is given twice
 	Reused     bool // what a Send reads is overwritten once it is posted
+	Recycled   bool // what a command's Send reads is overwritten once the response is there, though it has not completed
 
 	armed bool // a disk is there: so it is about its data, and not the login that fails
 	late  []placement
@@ -98,6 +99,19 @@ func (f *Faults) offered(o, old *offer) {
 	}
 	if f.armed && f.StaleOffer && o.write && old != nil {
 		o.stale, old.before = old, bytes.Clone(old.mem())
+	}
+}
+
+// recycle is called when the response to a command is delivered.
+func (f *Faults) recycle(q *watchedQP, itt uint32) {
+	if !f.Recycled {
+		return
+	}
+	for _, p := range q.sends.posted {
+		if isSend(p.op) && p.seen.Tag == itt {
+			b := q.w.first(p.sgl)
+			b[len(b)-1] ^= 1
+		}
 	}
 }
 

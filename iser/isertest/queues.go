@@ -79,30 +79,57 @@ func (q *watchedQP) posting(wr *rdma.SendWR) {
 	if q.betrayed {
 		w.failf("queue pair %#x: goes on after the peer has invalidated a key that was not its to invalidate", q.Num())
 	}
+	p.seen = q.seen(wr)
+	w.event(p.seen)
 	w.faults.posting(w, &p)
 	q.sends.posted = append(q.sends.posted, p)
 	wr.ID = p.id
 }
 
-// posted notes a work request that the device has taken.
+// posted checks a work request that the device has taken: a window has its key only now.
 func (q *watchedQP) posted(wr *rdma.SendWR, r *watchedRegion) {
+	switch {
+	case wr.Op == rdma.OpBindWindow:
+		q.w.bound(q, wr, r)
+	case isSend(wr.Op):
+		q.sending(q.find(wr.ID), q.w.first(wr.SGL))
+	}
+}
+
+// seen is what is told of a work request.
+func (q *watchedQP) seen(wr *rdma.SendWR) Event {
 	e := Event{Step: Posted, QP: q.Num(), Op: wr.Op, Key: wr.RKey, Addr: wr.RemoteAddr, Length: uint32(rdma.Length(wr.SGL))}
 	switch wr.Op {
 	case rdma.OpSend, rdma.OpSendInv:
 		e.Key = wr.InvalidateKey
-		q.sending(q.find(wr.ID), q.w.first(wr.SGL), &e)
+		q.w.describe(q.w.first(wr.SGL), &e)
 	case rdma.OpWrite:
 		e.Word = word(q.w.first(wr.SGL))
 	case rdma.OpBindWindow:
-		e.Step, e.Key, e.Addr = Bound, wr.Window.RKey(), wr.SGL[0].Addr
-		q.w.bound(q, wr, r)
+		e.Step, e.Key, e.Addr = Bound, rdma.NextKey(wr.Window.RKey()), wr.SGL[0].Addr
 	case rdma.OpLocalInv:
 		e.Key = wr.InvalidateKey
 	}
-	if p := q.find(wr.ID); p != nil {
-		p.seen = e
+	return e
+}
+
+// describe says which PDU is sent, and what a command offers.
+func (w *Watch) describe(b []byte, e *Event) {
+	h, bhs, ok := pdu(b)
+	if !ok {
+		return
 	}
-	q.w.event(e)
+	e.What, e.Tag = iscsi.OpcodeOf(bhs).String(), iscsi.ITTOf(bhs)
+	if iscsi.OpcodeOf(bhs) != iscsi.OpSCSICommand {
+		return
+	}
+	e.Length = binary.BigEndian.Uint32(bhs[offEDTL:])
+	switch {
+	case h.Flags&iser.ReadValid != 0:
+		e.Key, e.Addr = h.ReadSTag, h.ReadBase
+	case h.Flags&iser.WriteValid != 0:
+		e.Key, e.Addr = h.WriteSTag, h.WriteBase
+	}
 }
 
 // find is the post that has not ended with our number, nil if it has.
@@ -156,28 +183,21 @@ func pdu(b []byte) (h iser.Header, bhs *[iscsi.BHSSize]byte, ok bool) {
 const offEDTL = 20 // expected data transfer length in a SCSI Command's BHS
 
 // sending looks for a command in what is sent.
-func (q *watchedQP) sending(p *post, b []byte, e *Event) {
+func (q *watchedQP) sending(p *post, b []byte) {
 	w := q.w
 	h, bhs, ok := pdu(b)
-	if !ok {
+	if !ok || iscsi.OpcodeOf(bhs) != iscsi.OpSCSICommand {
 		return
 	}
-	e.What, e.Tag = iscsi.OpcodeOf(bhs).String(), iscsi.ITTOf(bhs)
-	if iscsi.OpcodeOf(bhs) != iscsi.OpSCSICommand {
-		return
-	}
-	n := binary.BigEndian.Uint32(bhs[offEDTL:])
-	e.Length = n
+	itt, n := iscsi.ITTOf(bhs), binary.BigEndian.Uint32(bhs[offEDTL:])
 	if h.Flags&iser.ReadValid != 0 {
-		e.Key, e.Addr = h.ReadSTag, h.ReadBase
-		w.offered(q, e.Tag, true, h.ReadSTag, h.ReadBase, n)
+		w.offered(q, itt, true, h.ReadSTag, h.ReadBase, n)
 	}
 	if h.Flags&iser.WriteValid != 0 {
-		e.Key, e.Addr = h.WriteSTag, h.WriteBase
-		w.offered(q, e.Tag, false, h.WriteSTag, h.WriteBase, n-min(n, w.unsolicited(bhs, n)))
+		w.offered(q, itt, false, h.WriteSTag, h.WriteBase, n-min(n, w.unsolicited(bhs, n)))
 	}
 	if p != nil {
-		p.offers = e.Key
+		p.offers = p.seen.Key
 	}
 }
 
@@ -202,6 +222,7 @@ func (q *watchedQP) received(c *rdma.Completion, b []byte) {
 		q.w.invalidated(q, e.Tag, c.InvalidatedKey)
 	}
 	if ok && iscsi.OpcodeOf(bhs) == iscsi.OpSCSIResponse {
+		q.w.faults.recycle(q, e.Tag)
 		q.w.answered(e.Tag)
 	}
 	q.w.event(e)
