@@ -10,7 +10,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -X main.version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test conformance interop lint bench bench-peers fuzz deb deb-test clean
+.PHONY: help build demo test mutation conformance interop lint bench bench-peers fuzz deb deb-test clean
 
 help: ## list the targets (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: build ## serve a RAM disk over iSER, log in, write, verify, show the order
 test: ## all tests with the race detector in random order, then once more without cgo (3 min)
 	$(GO) test -race -shuffle=on -timeout 10m $(PKGS) $(PEER)
 	CGO_ENABLED=0 $(GO) test -timeout 10m $(PKGS)
+
+mutation: ## the program without one rule after the other: iser lab must notice each time (2 min)
+	$(GO) test ./cmd/iser/lab -run 'TestMutations$$' -mutate -v -timeout 15m
 
 conformance: ## libiscsi's whole test suite against iserd, and stgt beside it; needs root on Debian 12 (1 min)
 	.ci/conformance/run.sh

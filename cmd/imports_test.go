@@ -55,6 +55,7 @@ var allowed = map[string][]string{
 	"iser/rdma/roce/capture":  {"iser/rdma/roce/link"},
 	"backstore/stamp":         {},
 	"cmd/iser":                {"*"},
+	"cmd/iser/lab":            {"*"},
 	"cmd/iser/verify":         {"backstore/stamp"},
 	"cmd/iser/bench":          {"backstore/stamp", "iscsi/initiator"},
 	"cmd/iserd":               {"*"},

@@ -109,7 +109,7 @@ Exit codes: 0 done; 1 other; 2 usage; 3 not found; 5 in use; 6 refused; 7 cannot
 	f.StringSliceVar(&a.auth.algorithms, "chap", nil, "CHAP algorithms to offer, in this order (default sha3-256,sha256,sha1,md5; old stgt: md5)")
 	a.packets.register(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(a.discoverCmd(), a.lsCmd(), a.inqCmd(), a.pingCmd(), a.ddCmd(), a.verifyCmd(), a.benchCmd(), a.demoCmd(), a.traceCmd(), a.configCmd())
+	root.AddCommand(a.discoverCmd(), a.lsCmd(), a.inqCmd(), a.pingCmd(), a.ddCmd(), a.verifyCmd(), a.benchCmd(), a.demoCmd(), a.labCmd(), a.traceCmd(), a.configCmd())
 	root.AddCommand(manual.Command(root, 1))
 	return root
 }

@@ -49,6 +49,21 @@ func (p *progress) update(done int64) {
 	p.show(line)
 }
 
+// count redraws the line for work of so many steps.
+func (p *progress) count(done, all uint64) {
+	now := time.Now()
+	if !p.live || now.Sub(p.last) < progressInterval {
+		return
+	}
+	p.last = now
+	line := fmt.Sprintf("%s  %d of %d", p.what, done, all)
+	if done > 0 {
+		left := now.Sub(p.start) * time.Duration(all-done) / time.Duration(done)
+		line += fmt.Sprintf("  %d%%  eta %v", done*100/all, left.Round(time.Second))
+	}
+	p.show(line)
+}
+
 // show draws a line over the one there, if this is a terminal.
 func (p *progress) show(line string) {
 	if p.live {

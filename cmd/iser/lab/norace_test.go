@@ -1,0 +1,8 @@
+//go:build !race
+
+package lab
+
+const (
+	underRace    = false
+	defaultSeeds = 5
+)
