@@ -22,6 +22,8 @@ type fileStore struct {
 	syncer  syncer
 	// thin: holes may be made and are told of; otherwise all space has been taken beforehand.
 	thin bool
+	// noTry: the file system cannot tell whether a read would wait.
+	noTry atomic.Bool
 	// noPunch and noZero: the file system has refused that once, and zeros are written instead.
 	noPunch, noZero atomic.Bool
 	zeros           func() []byte // made when first needed
@@ -60,6 +62,23 @@ func (f *fileStore) read(bufs [][]byte, off int64) error {
 		return f.readBounced(bufs, off)
 	}
 	return f.move(f.sys.preadv, bufs, off, 0, io.ErrUnexpectedEOF)
+}
+
+// TryReadAt implements Trier by RWF_NOWAIT (preadv2(2)), which takes from the page cache only. With direct I/O that is
+// never where the bytes are.
+func (f *fileStore) TryReadAt(bufs [][]byte, off int64) bool {
+	if f.direct != nil || f.noTry.Load() || !f.mu.TryRLock() { // Resize and Close may wait with it held
+		return false
+	}
+	defer f.mu.RUnlock()
+	if f.checkLocked(bufs, off, false) != nil {
+		return false
+	}
+	err := f.move(f.sys.preadv, bufs, off, unix.RWF_NOWAIT, io.ErrUnexpectedEOF)
+	if unsupported(err) {
+		f.noTry.Store(true)
+	}
+	return err == nil
 }
 
 func (f *fileStore) WriteAt(bufs [][]byte, off int64, fua bool) error {

@@ -39,6 +39,13 @@ type Measurer interface {
 	Measure() error
 }
 
+// A Trier answers a read at once where that needs no waiting for a medium: all of it lies in the page cache. TryReadAt
+// fills bufs as ReadAt does and reports whether it has. If not, bufs hold anything, and ReadAt is due; it tells of errors,
+// too.
+type Trier interface {
+	TryReadAt(bufs [][]byte, off int64) bool
+}
+
 // A Pinner is a Mapper whose memory a device may know by physical address (an RDMA device that is no
 // software of this process). Pin says that one will: from then on the store keeps the pages that it has,
 // for the device would go on with the old ones, and Unmap writes zeros.

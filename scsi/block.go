@@ -67,6 +67,10 @@ func (t *Task) takeExtent(e extent, most uint64) error {
 // extent that is in range does not wrap.
 func (t *Task) offset() int64 { return int64(t.lba * t.lu.blockSize) }
 
+// maxTry is the longest read that is tried without a worker, bytes: copying more keeps a connection's loop longer than the
+// way to a worker and back takes, and others of its commands may go on meanwhile.
+const maxTry = 64 << 10
+
 func prepareRead(_ *Device, t *Task) error {
 	if err := t.prepareExtent(); err != nil {
 		return err
@@ -80,7 +84,18 @@ func prepareRead(_ *Device, t *Task) error {
 		t.mapBuf[0] = m.Map(t.offset(), int(t.InLen))
 		t.In, t.Mapped = t.mapBuf[:], true
 	}
+	// Forced to be on the medium, it waits for that.
+	t.mayTry = t.lu.trier != nil && t.InLen <= maxTry && !(t.fua && t.lu.writeCache)
 	return nil
+}
+
+// tryRead is executeRead of what the store has at hand. False: nothing has been done.
+func (t *Task) tryRead() bool {
+	if !t.lu.trier.TryReadAt(t.In, t.offset()) {
+		return false
+	}
+	t.lu.readBytes.Add(uint64(t.InLen))
+	return true
 }
 
 func executeRead(t *Task) error {

@@ -145,6 +145,31 @@ func (d *Device) Execute(t *Task) {
 	d.finish(t, max(t.OutLen, t.InLen), err)
 }
 
+// TryExecute is Execute of a task that MayBlock, on a connection's loop: it runs it if that needs no waiting after all. False:
+// nothing has been done, and Execute is due.
+func (d *Device) TryExecute(t *Task) bool {
+	if !t.mayTry {
+		return false
+	}
+	t.mustHold()
+	// Whoever is held up at the gate is so by a command that may wait for the store: only the fast way will do.
+	lu := t.lu
+	if lu.state.Load()&stateSlow != 0 {
+		return false
+	}
+	if !lu.begin(stateSlow) {
+		lu.retreat()
+		return false
+	}
+	if !t.tryRead() {
+		lu.retreat()
+		return false
+	}
+	t.begun = true
+	d.finish(t, t.InLen, nil)
+	return true
+}
+
 // finish makes the answer of a task of which moved bytes have been moved. After an error Data-In is not
 // sent, so only Data-Out has moved. The task has not ended before Release.
 func (d *Device) finish(t *Task, moved uint32, err error) {

@@ -115,6 +115,7 @@ type Task struct {
 	lba      uint64
 	blocks   uint64
 	fua      bool
+	mayTry   bool   // it is a read that the store may have at hand
 	edtl     uint32 // EDTL in the direction of the data; 0 if no data can be moved
 	expected uint64 // data the CDB calls for, bytes
 	answer   []byte // parameter data, already cut to InLen
@@ -151,7 +152,7 @@ func (t *Task) reset() {
 		atomic.StoreUint32(&t.stop, 0)
 	}
 	t.op = nil
-	t.lba, t.blocks, t.fua = 0, 0, false
+	t.lba, t.blocks, t.fua, t.mayTry = 0, 0, false, false
 	t.edtl, t.expected, t.answer = t.EDTL, 0, nil
 	t.mapBuf[0], t.NeedsRoom = nil, false
 	if !t.Read && !t.Write {

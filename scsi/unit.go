@@ -27,6 +27,7 @@ type LogicalUnit struct {
 	number   int
 	store    backstore.Store
 	mapper   backstore.Mapper // nil unless reads can point at the store's memory
+	trier    backstore.Trier  // nil unless the store may block, and can tell of a read whether it would
 	zeroer   backstore.Zeroer
 	extenter backstore.Extenter
 	unmapper backstore.Unmapper // nil unless the unit is thin provisioned
@@ -102,7 +103,9 @@ func newLogicalUnit(d *Device, number int, s backstore.Store, c LUConfig) (*Logi
 	lu.readOnly.Store(c.ReadOnly || info.ReadOnly)
 	lu.gate.change.L = &lu.gate.mu
 	lu.set.open()
-	if info.NeverBlocks {
+	if !info.NeverBlocks {
+		lu.trier, _ = s.(backstore.Trier)
+	} else {
 		lu.mapper, _ = s.(backstore.Mapper)
 	}
 	if ratio := info.BlockSize / c.BlockSize; ratio > 1 {

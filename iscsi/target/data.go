@@ -194,8 +194,13 @@ func (c *conn) start(t *task) {
 	case !s.Mapped && s.InLen > 0:
 		s.In = t.data
 	}
-	if !s.MayBlock {
+	switch {
+	case !s.MayBlock:
 		c.execute(t)
+		return
+	case t.device.TryExecute(s):
+		t.prepared = false
+		c.answerTask(t)
 		return
 	}
 	t.state = taskRunning
