@@ -71,7 +71,7 @@ var banned = map[string][]string{
 	"github.com/spf13/cobra":                  {"cmd/iser", "cmd/iserd", "cmd/manual"},
 	"github.com/coreos/go-systemd/v22/daemon": {"cmd/iserd"},
 	"github.com/jedib0t/go-pretty/v6/table":   {"cmd/iser"},
-	"net/http":                                {"cmd/iserd", "cmd/metrics", "cmd/web"},
+	"net/http":                                {"cmd/admin", "cmd/iser", "cmd/iserd", "cmd/metrics", "cmd/web"},
 	"flag":                                    {},
 	"os/signal":                               {"cmd/iser", "cmd/iserd"},
 }

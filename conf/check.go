@@ -170,6 +170,17 @@ func (k *checker) target(t *Target, names map[iscsi.Name]bool, stores map[string
 	}
 }
 
+// Review is what works in a checked configuration but is better mended.
+func (c *Config) Review() []string {
+	list := c.gaps()
+	for i := range c.Targets {
+		if w := c.Targets[i].impersonation(); w != "" {
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
 // gaps are warnings about what is not there. It may come while the daemon runs.
 func (c *Config) gaps() (list []string) {
 	if len(c.Targets) == 0 {

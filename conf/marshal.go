@@ -84,6 +84,9 @@ func (w *writer) option(indent, key, value string) {
 
 // scalar writes a text so that it is read as that text.
 func scalar(s string) string {
+	if number, err := strconv.ParseUint(s, 10, 30); err == nil && strconv.FormatUint(number, 10) == s {
+		return s // it is read as its digits
+	}
 	if s == "" || token.IsNeedQuoted(s) || strings.ContainsRune("-_.:+", rune(s[0])) || strings.HasSuffix(s, ":") ||
 		strings.Trim(s, nameChars+"/:+") != "" {
 		return strconv.Quote(s)

@@ -42,12 +42,7 @@ func parse(name string, b []byte) (_ *Config, inline bool, _ error) {
 		return nil, false, err
 	}
 	c.normalise()
-	c.Warnings = append(c.Warnings, c.gaps()...)
-	for i := range c.Targets {
-		if w := c.Targets[i].impersonation(); w != "" {
-			c.Warnings = append(c.Warnings, w)
-		}
-	}
+	c.Warnings = append(c.Warnings, c.Review()...)
 	return c, r.inline, nil
 }
 

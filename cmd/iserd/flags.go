@@ -1,9 +1,11 @@
 package main
 
 import (
+	"os"
 	"strings"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/admin"
 	"github.com/goiser/goiser/cmd/packets"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
@@ -28,6 +30,7 @@ type flags struct {
 	mutualUser, mutualSecret  string
 	trace, stateDir           string
 	pcap, pcapLimit           string
+	admin, adminGroup         string
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -37,7 +40,7 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.file, "file", "", "serve a file, `PATH[:SIZE]`; with SIZE it is created or grows")
 	fs.StringVar(&f.listen, "listen", "", "`ADDR[:PORT]` to listen on, in place of the file's portals (default 127.0.0.1:3260)")
 	fs.StringVar(&f.provider, "provider", "", "`PROVIDER` of iSER beside TCP: auto (verbs where an RDMA device has the address, else roce), verbs, roce, or tcp for none; in place of the file's")
-	fs.StringVar(&f.log, "log", "info", "log `LEVEL`: error, warning, info or debug")
+	fs.StringVar(&f.log, "log", "info", "log `LEVEL`: error, warning, info or debug; of one subsystem by LEVEL,SUBSYSTEM=LEVEL: config, isns, rdma or target")
 	fs.StringVar(&f.iqn, "iqn", "", "`NAME` of the target (default "+namePrefix+"ram or "+namePrefix+"file)")
 	fs.StringVar(&f.initialR2T, "initial-r2t", "", "answer InitialR2T=`yes|no` (default yes over iSER, no over TCP)")
 	fs.StringVar(&f.immediateData, "immediate-data", "", "answer ImmediateData=`yes|no` (default yes)")
@@ -50,12 +53,25 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.trace, "trace", "", "write every step of iSER's data path to this `FILE`, a JSON object a line; slow")
 	fs.StringVar(&f.pcap, "pcap", "", "write the packets of our own RoCE to this `FILE` as pcapng, for iser trace read and Wireshark (docs/TRACE.md); all data is in it")
 	fs.StringVar(&f.pcapLimit, "pcap-limit", packets.DefaultLimit, "stop the file of --pcap at this `SIZE`; 0: never")
+	fs.StringVar(&f.admin, "admin", "", "`SOCKET` of the admin API, unix:PATH, or off (default unix:$ISERD_SOCKET, else unix:"+admin.DefaultSocket+", where it can be made)")
+	fs.StringVar(&f.adminGroup, "admin-group", adminGroup, "`GROUP` that may use the socket beside our user")
 	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
 	for _, name := range []string{"iqn", "initial-r2t", "immediate-data", "user", "secret-file", "mutual-user", "mutual-secret-file"} {
 		root.MarkFlagsMutuallyExclusive("config", name)
 	}
 	root.MarkFlagsRequiredTogether("user", "secret-file")
 	root.MarkFlagsRequiredTogether("mutual-user", "mutual-secret-file")
+}
+
+// adminPath is where the admin socket shall be, "" for none, and whether somebody has said so.
+func (f *flags) adminPath() (path string, asked bool) {
+	switch {
+	case f.admin == "off":
+		return "", true
+	case f.admin != "":
+		return strings.TrimPrefix(f.admin, "unix:"), true
+	}
+	return admin.Socket(), os.Getenv(admin.SocketVariable) != ""
 }
 
 // configuration is what the flags, and the file they name, ask for.

@@ -157,7 +157,7 @@ type victim struct {
 var listening = regexp.MustCompile(`listening on (127\.0\.0\.1:\d+), tcp`)
 
 func startVictim(t *testing.T, config string) *victim {
-	cmd := exec.Command("iserd", "--config", config) // of TestMain
+	cmd := exec.Command("iserd", "--config", config, "--admin", "off") // of TestMain
 	out, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

@@ -13,10 +13,9 @@ import (
 	"syscall"
 
 	"github.com/goiser/goiser/backstore"
+	"github.com/goiser/goiser/cmd/durable"
 	"github.com/goiser/goiser/cmd/manual"
-	"github.com/goiser/goiser/cmd/statedir"
 	"github.com/goiser/goiser/conf"
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 )
 
@@ -33,7 +32,7 @@ const (
 
 func main() {
 	signals := make(chan os.Signal, 2) // the second one must not be lost
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, signals))
 }
 
@@ -65,7 +64,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, backstore.ErrInUse), errors.Is(err, statedir.ErrInUse):
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, backstore.ErrInUse), errors.Is(err, durable.ErrInUse):
 		return exitInUse
 	// cobra's own errors have no type.
 	case strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "if any flags in the group"):
@@ -85,9 +84,12 @@ Without --config it serves one target with one disk, LUN 0: --ram (the default) 
 
 ` + storeHelp() + `
 Signals: SIGTERM or SIGINT stops accepting, asks initiators to log out, waits for commands in progress,
-flushes the stores and ends; a second one ends at once.
+flushes the stores and ends; a second one ends at once. SIGHUP reads the file again and makes the difference take effect;
+a file with mistakes changes nothing.
 
-Exit codes: 0 done; 1 other; 2 usage; 5 address, store or state directory in use.`,
+iser status, iser target, iser lun and the like manage it while it runs, through the socket of --admin.
+
+Exit codes: 0 done; 1 other; 2 usage; 5 address, store, state directory or admin socket in use.`,
 		Example: `  iserd --ram 1GiB
   iserd --file /srv/a.img:64GiB
   iserd --config /etc/iserd/iserd.yaml`,
@@ -167,17 +169,4 @@ func (a *app) versionCommand() *cobra.Command {
 			return nil
 		},
 	}
-}
-
-// newLog writes one line an event.
-func newLog(w io.Writer, level string) (*logrus.Logger, error) {
-	l, err := logrus.ParseLevel(level)
-	if err != nil {
-		return nil, usagef("--log %q: want error, warning, info or debug", level)
-	}
-	log := logrus.New()
-	log.SetOutput(w)
-	log.SetLevel(l)
-	log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true})
-	return log, nil
 }

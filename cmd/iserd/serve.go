@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/goiser/goiser/cmd/events"
 	"github.com/goiser/goiser/cmd/trace"
 	"github.com/goiser/goiser/iser"
 	"github.com/sirupsen/logrus"
@@ -28,23 +32,35 @@ type app struct {
 	openRDMA    func(logrus.FieldLogger) opener
 }
 
+// keptEvents is how many events are kept for iser events.
+const keptEvents = 4096
+
 // serveCommand serves until a signal.
 func (a *app) serveCommand() error {
-	log, err := newLog(a.errOut, a.flags.log)
+	logs, err := newLogLevels(a.errOut, a.flags.log)
 	if err != nil {
 		return err
 	}
+	ring := events.New(keptEvents)
+	logs.addHook(ring)
+	log := logs.of("target")
 	adoptGlobalLog(log)
 	c, err := a.flags.configuration()
 	if err != nil {
 		return err
+	}
+	var file *configFile
+	if a.flags.config != "" {
+		if file, err = newConfigFile(a.flags.config); err != nil {
+			return err
+		}
 	}
 	hook, closeTrace, err := a.openTrace()
 	if err != nil {
 		return err
 	}
 	defer closeTrace()
-	open, closePackets, err := a.openPackets(log, a.openRDMA(log))
+	open, closePackets, err := a.openPackets(log, a.openRDMA(logs.of("rdma")))
 	if err != nil {
 		return err
 	}
@@ -53,14 +69,52 @@ func (a *app) serveCommand() error {
 	if err != nil {
 		return err
 	}
+	m := newManager(s, c, logs.of("config"), file, a.flags.configuration)
+	t := &tracer{busy: a.flags.pcap != ""}
+	server, err := a.openAdmin(m, logs, ring, t)
+	if err != nil {
+		return errors.Join(err, a.stop(m, nil, t))
+	}
 	if a.flags.config == "" {
 		fmt.Fprintf(a.out, "try: iser bench %s\n", s.url())
 	}
 	s.notify(daemon.SdNotifyReady)
 	defer s.watch()()
-	log.Infof("%v: stopping; a second signal ends at once", <-a.signals)
+	log.Infof("%v: stopping; a second signal ends at once", a.wait(m))
 	s.notify(daemon.SdNotifyStopping)
-	return a.stop(s)
+	return a.stop(m, server, t)
+}
+
+// wait returns the first signal to stop. SIGHUP has the file read again.
+func (a *app) wait(m *manager) os.Signal {
+	for sig := range a.signals {
+		if sig != syscall.SIGHUP {
+			return sig
+		}
+		r, err := m.reload(context.Background(), options{force: true})
+		switch {
+		case err != nil:
+			m.log.WithFields(logrus.Fields{"event": "config", "err": toError(err)}).Error("reload: the file is not in force")
+		default:
+			m.log.WithField("event", "config").Infof("reloaded: %d changes", len(r.Steps))
+		}
+	}
+	return os.Interrupt // nobody can send any
+}
+
+// openAdmin serves the admin API where --admin says. Without it that is the usual place, if it can be had: several
+// daemons may run, and not all of them may write there.
+func (a *app) openAdmin(m *manager, logs *logLevels, ring *events.Ring, t *tracer) (*adminServer, error) {
+	path, asked := a.flags.adminPath()
+	if path == "" {
+		return nil, nil
+	}
+	s, err := serveAdmin(path, a.flags.adminGroup, m, logs.of("config"), logs, ring, t)
+	if err == nil || asked {
+		return s, err
+	}
+	m.log.WithField("err", err).Infof("no admin socket: iser cannot manage this iserd; --admin unix:PATH takes another place")
+	return nil, nil
 }
 
 // openTrace makes the hook of --trace, nil without it.
@@ -75,16 +129,34 @@ func (a *app) openTrace() (hook func(iser.TraceEvent), closeFile func(), err err
 	return trace.Writer(f, "target"), func() { _ = f.Close() }, nil
 }
 
-// stop stops in order, unless a second signal comes or it takes too long.
-func (a *app) stop(s *service) error {
+// stop stops in order, unless a second signal comes or it takes too long. A change in progress is waited for.
+func (a *app) stop(m *manager, server *adminServer, t *tracer) error {
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.stop() }()
-	select {
-	case err := <-stopped:
-		return err
-	case sig := <-a.signals:
-		return fmt.Errorf("%v again: ended at once", sig)
-	case <-time.After(stopLimit):
-		return fmt.Errorf("not stopped after %v: a store does not answer; ended", stopLimit)
+	go func() {
+		var errs []error
+		if server != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+			errs = append(errs, server.close(ctx))
+			cancel()
+		}
+		m.busy.Lock()
+		if t.state().Running {
+			_, err := t.stop()
+			errs = append(errs, err)
+		}
+		stopped <- errors.Join(append(errs, m.s.stop())...)
+	}()
+	late := time.After(stopLimit)
+	for {
+		select {
+		case err := <-stopped:
+			return err
+		case sig := <-a.signals:
+			if sig != syscall.SIGHUP {
+				return fmt.Errorf("%v again: ended at once", sig)
+			}
+		case <-late:
+			return fmt.Errorf("not stopped after %v: a store does not answer; ended", stopLimit)
+		}
 	}
 }

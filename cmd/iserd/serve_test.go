@@ -196,7 +196,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	signals <- syscall.SIGTERM
 	log, _ := test.NewNullLogger()
 	s := &service{log: log, order: []*openedStore{{Store: stuck}}}
-	err := (&app{signals: signals}).stop(s)
+	err := (&app{signals: signals}).stop(&manager{s: s}, nil, &tracer{})
 	require.EqualError(t, err, "terminated again: ended at once")
 }
 
