@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/goiser/goiser/cmd/admin"
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iser/rdma"
@@ -46,6 +47,9 @@ func exitCode(err error) int {
 	}
 	if e, ok := errors.AsType[*codedError](err); ok {
 		return e.code
+	}
+	if e, ok := errors.AsType[*admin.Error](err); ok {
+		return e.Code
 	}
 	if e, ok := errors.AsType[*iscsi.LoginError](err); ok {
 		return loginExit(e.Status)

@@ -61,6 +61,7 @@ type app struct {
 	tune        tuning
 	auth        authFlags
 	packets     packetFlags
+	manage      manageFlags
 	warned      []string // what has been told
 	depth       int      // commands under way in a session; 0: as many as the library has
 }
@@ -84,16 +85,21 @@ func (a *app) root() *cobra.Command {
 		Short: "Discover, read, write, verify and measure iSER and iSCSI targets",
 		Long: "iser talks to any iSER (iSCSI over RDMA) or iSCSI target from user space.\n" + urlHelp + `
 
-Exit codes: 0 done; 1 other; 2 usage; 3 not found; 5 in use; 6 refused; 7 cannot connect; 8 timed out;
+Exit codes: 0 done; 1 other; 2 usage; 3 not found; 4 exists and differs; 5 in use; 6 refused; 7 cannot connect; 8 timed out;
 9 protocol error; 10 data mismatch; 11 SCSI check condition.`,
-		Version:           version,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.check() },
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if managing(cmd) {
+				return a.checkManage()
+			}
+			return a.check()
+		},
 	}
 	f := root.PersistentFlags()
-	f.StringVarP(&a.output, "output", "o", "table", "table or json")
-	f.DurationVar(&a.timeout, "timeout", 15*time.Second, "limit for connecting and logging in")
+	f.StringVarP(&a.output, "output", "o", "table", "table or json; of what manages iserd also yaml or csv")
+	f.DurationVar(&a.timeout, "timeout", 15*time.Second, "limit for connecting and logging in, and for what iserd is asked (default there 45s)")
 	f.StringVar(&a.name, "initiator-name", "", "our iSCSI name (default: made from the host name)")
 	f.StringVar(&a.source, "source", "", "local address for roce (default: that of the route; on loopback a free one)")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, no notes on stderr")
@@ -110,6 +116,7 @@ Exit codes: 0 done; 1 other; 2 usage; 3 not found; 5 in use; 6 refused; 7 cannot
 	a.packets.register(root)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(a.discoverCmd(), a.lsCmd(), a.inqCmd(), a.pingCmd(), a.ddCmd(), a.verifyCmd(), a.benchCmd(), a.demoCmd(), a.labCmd(), a.traceCmd(), a.configCmd())
+	root.AddCommand(a.manageCmds()...)
 	root.AddCommand(manual.Command(root, 1))
 	return root
 }

@@ -17,8 +17,8 @@ import (
 func (a *app) traceCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trace",
-		Short: "Read captures of packets",
-		Long:  "Packets are captured with --pcap, of this command and of iserd.",
+		Short: "Capture packets, and read captures",
+		Long:  "Packets are captured with --pcap, of this command and of iserd, and by a running iserd with start and stop.",
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "read FILE",
@@ -29,6 +29,7 @@ it carries. With -o json it prints an object a line, with the addresses too.`,
 		Args: exactArgs(1, "one FILE"),
 		RunE: func(_ *cobra.Command, args []string) error { return a.traceRead(args[0]) },
 	})
+	c.AddCommand(a.captureCmds()...)
 	return c
 }
 

@@ -26,7 +26,8 @@ const readyLimit = 20 * time.Second
 
 type notifyKey struct{}
 
-// TestScripts runs testdata/script with the real command. PORT is free, BUSY is taken; OWN is an
+// TestScripts runs testdata/script with the real command. PORT and PORT2 are free, BUSY is taken, also in
+// configuration files; OWN is an
 // address of this process alone, for what has one port an address only (RoCE).
 //
 //	ready             waits for the daemon's sd_notify READY
@@ -37,6 +38,8 @@ type notifyKey struct{}
 //	disk ADDR IQN rw USER SECRET [MUTUALUSER SECRET]    writing, by CHAP
 //	iser ARGS         runs the iser command
 //	iserfails N ARGS  runs it, and it must end with exit code N
+//	code N ARGS       the same, which has to end with this exit code
+//	raw PATH          asks the daemon's admin socket
 //	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
 func TestScripts(t *testing.T) {
 	build := buildIser(t.TempDir())
@@ -61,13 +64,19 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Defer(func() { _ = notify.Close() })
-			e.Values[notifyKey{}] = notify
+			e.Values[notifyKey{}] = words(notify)
 			e.Setenv("NOTIFY_SOCKET", socket.Name)
+			e.Setenv("ISERD_SOCKET", filepath.Join(e.WorkDir, "admin.sock"))
 			pid := os.Getpid()
 			e.Setenv("OWN", fmt.Sprintf("127.%d.%d.%d", 64+pid>>14&63, pid>>7&127, 1+pid&127))
 			e.Setenv("PORT", fmt.Sprint(free.Addr().(*net.TCPAddr).Port))
 			e.Setenv("BUSY", fmt.Sprint(busy.Addr().(*net.TCPAddr).Port))
-			return nil
+			port2, err := freePort()
+			if err != nil {
+				return err
+			}
+			e.Setenv("PORT2", port2)
+			return withPorts(e)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ready":      ready,
@@ -79,6 +88,8 @@ func TestScripts(t *testing.T) {
 			"damage":     damage,
 			"iser":       runIser(build),
 			"iserfails":  iserFails(build),
+			"code":       exitsWith(build),
+			"raw":        raw,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
@@ -86,15 +97,33 @@ func TestScripts(t *testing.T) {
 
 func ready(ts *testscript.TestScript, neg bool, _ []string) { notified(ts, neg, []string{"READY=1"}) }
 
+// words reads all that is told to systemd: a daemon must not wait for us.
+func words(c *net.UnixConn) <-chan string {
+	list := make(chan string, 1024) // more than a script makes a daemon say
+	go func() {
+		defer close(list)
+		b := make([]byte, 1024)
+		for {
+			n, err := c.Read(b)
+			if err != nil {
+				return // the script has ended
+			}
+			list <- string(b[:n])
+		}
+	}()
+	return list
+}
+
 func notified(ts *testscript.TestScript, _ bool, args []string) {
-	notify := ts.Value(notifyKey{}).(*net.UnixConn)
-	b := make([]byte, 1024)
-	ts.Check(notify.SetReadDeadline(time.Now().Add(readyLimit)))
+	late := time.After(readyLimit)
 	for {
-		n, err := notify.Read(b)
-		ts.Check(err)
-		if string(b[:n]) == args[0] {
-			return // what came before is of an earlier daemon
+		select {
+		case word := <-ts.Value(notifyKey{}).(<-chan string):
+			if word == args[0] {
+				return // what came before is of an earlier daemon
+			}
+		case <-late:
+			ts.Fatalf("iserd has not told systemd %s", args[0])
 		}
 	}
 }

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// withPorts puts the script's ports in place of PORT and BUSY in its configuration files.
+func withPorts(e *testscript.Env) error {
+	files, err := filepath.Glob(filepath.Join(e.WorkDir, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		r := strings.NewReplacer(":PORT\"", ":"+e.Getenv("PORT")+"\"", ":BUSY\"", ":"+e.Getenv("BUSY")+"\"")
+		if err := os.WriteFile(f, []byte(r.Replace(string(b))), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freePort is a port that nobody listens on.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return strconv.Itoa(port), l.Close()
+}
+
+// exitsWith runs the iser command, which has to end with an exit code.
+func exitsWith(build func() (string, error)) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		path, err := build()
+		ts.Check(err)
+		want, err := strconv.Atoi(args[0])
+		ts.Check(err)
+		err = ts.Exec(path, args[1:]...)
+		got := 0
+		if e, ok := err.(*exec.ExitError); ok {
+			got = e.ExitCode()
+		} else {
+			ts.Check(err)
+		}
+		if got != want {
+			ts.Fatalf("iser %v: exit code %d, want %d", args[1:], got, want)
+		}
+	}
+}
+
+// raw asks the admin socket as curl would.
+func raw(ts *testscript.TestScript, _ bool, args []string) {
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", ts.Getenv("ISERD_SOCKET"))
+	}}}
+	defer c.CloseIdleConnections()
+	r, err := c.Get("http://iserd" + args[0])
+	ts.Check(err)
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	ts.Check(err)
+	fmt.Fprintf(ts.Stdout(), "%s", b)
+}
