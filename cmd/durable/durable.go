@@ -5,6 +5,7 @@ package durable
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -12,6 +13,8 @@ import (
 type Disk interface {
 	// Create makes an empty file with permissions, or makes one empty.
 	Create(path string, perm os.FileMode) (File, error)
+	// Mkdir makes a directory; one that is there is fine.
+	Mkdir(path string, perm os.FileMode) error
 	Rename(from, to string) error
 	Remove(path string) error
 	// SyncDir makes the names in a directory durable, as they are.
@@ -66,6 +69,14 @@ func (System) Create(path string, perm os.FileMode) (File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// Mkdir implements Disk.
+func (System) Mkdir(path string, perm os.FileMode) error {
+	if err := os.Mkdir(path, perm); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 // Rename implements Disk.

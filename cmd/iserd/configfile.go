@@ -160,23 +160,13 @@ func (f *configFile) keep(b []byte) error {
 			return nil
 		}
 		next = last + 1
-	} else if err := makeHistory(f); err != nil {
+	} else if err := errors.Join(f.disk.Mkdir(f.historyDir(), 0o750), f.disk.SyncDir(filepath.Dir(f.path))); err != nil {
 		return err
 	}
 	if err := durable.Replace(f.disk, f.entry(next), b, f.mode()&0o640); err != nil {
 		return err
 	}
 	return f.disk.SyncDir(f.historyDir())
-}
-
-func makeHistory(f *configFile) error {
-	if _, real := f.disk.(durable.System); !real {
-		return nil // directories are where they are named
-	}
-	if err := os.Mkdir(f.historyDir(), 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return f.disk.SyncDir(filepath.Dir(f.path))
 }
 
 // prune forgets the oldest of the history. That it cannot is no reason to say that nothing was saved.

@@ -33,7 +33,8 @@ import (
 // same. So the oldest command of a unit always ends, and with it everyone's turn comes.
 const (
 	// shareOfReserve is how much of the unused reserve one session gets at most (1/8), so that many
-	// sessions still find something.
+	// sessions still find much. Besides, as long as it can be a piece is left for each session that may still come:
+	// else the first forty would leave nothing.
 	shareOfReserve = 8
 	// pieceAlign keeps pieces page-aligned.
 	pieceAlign = 4096
@@ -41,10 +42,12 @@ const (
 
 // A reserve is the part of the pool that sessions own.
 type reserve struct {
-	pool *arena.Pool
+	pool     *arena.Pool
+	sessions int // that there may be
 
 	mu     sync.Mutex
 	chunks [][]byte // free
+	taken  int      // sessions that have some
 }
 
 func newReserve(pool *arena.Pool, limitChunks int) *reserve {
@@ -83,8 +86,11 @@ func (r *reserve) take(unit, want int) *sessionMemory {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := min(need, max(perPiece, len(r.chunks)/shareOfReserve), len(r.chunks))
-	n -= n % perPiece
+	later := max(r.sessions-r.taken-1, 0) * perPiece
+	n := min(need, max(perPiece, min(len(r.chunks)/shareOfReserve, len(r.chunks)-later)), len(r.chunks))
+	if n -= n % perPiece; n > 0 {
+		r.taken++
+	}
 	m := &sessionMemory{unit: unit, chunks: make([][]byte, n)}
 	copy(m.chunks, r.chunks[len(r.chunks)-n:])
 	r.chunks = r.chunks[:len(r.chunks)-n]
@@ -112,6 +118,9 @@ func cutPiece(chunks [][]byte, off, n int) piece {
 func (r *reserve) put(m *sessionMemory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(m.chunks) > 0 {
+		r.taken--
+	}
 	r.chunks = append(r.chunks, m.chunks...)
 	m.chunks, m.free = nil, nil
 }

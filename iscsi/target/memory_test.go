@@ -63,6 +63,29 @@ func TestManySessionsFindSomeReserve(t *testing.T) {
 	require.NoError(t, pool.Close())
 }
 
+// TestAllSessionsFindSomeReserve: as many sessions as may be each get a piece, where the pool has one for each.
+func TestAllSessionsFindSomeReserve(t *testing.T) {
+	pool, err := arena.New(1024 * arena.ChunkSize)
+	require.NoError(t, err)
+	r := newReserve(pool, 1<<20)
+	r.sessions = 256
+	var all []*sessionMemory
+	for i := range r.sessions {
+		m := r.take(65536, 128)
+		require.NotEmpty(t, m.free, "session %d", i)
+		all = append(all, m)
+	}
+	r.put(all[7]) // another one has its place
+	all[7] = r.take(65536, 128)
+	require.NotEmpty(t, all[7].free)
+	for _, m := range all {
+		r.put(m)
+	}
+	require.Zero(t, r.taken)
+	r.close()
+	require.NoError(t, pool.Close())
+}
+
 func TestPieceSize(t *testing.T) {
 	for _, row := range []struct {
 		p    iscsi.Params

@@ -139,6 +139,7 @@ func New(c Config) *Server {
 	s.changed.L = &s.mu
 	s.tallies.open()
 	s.reserve = newReserve(c.Pool, c.MaxSessions*c.Window)
+	s.reserve.sessions = c.MaxSessions
 	rest := int64(c.Pool.Chunks()-len(s.reserve.chunks)) * arena.ChunkSize
 	s.maxTransfer = uint32(min(int64(c.MaxTransfer), rest))
 	return s

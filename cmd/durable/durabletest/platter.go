@@ -51,6 +51,9 @@ func (p *Platter) Create(path string, _ os.FileMode) (durable.File, error) {
 	return f, nil
 }
 
+// Mkdir implements durable.Disk: directories are where they are named.
+func (p *Platter) Mkdir(string, os.FileMode) error { return p.step() }
+
 // Rename implements durable.Disk.
 func (p *Platter) Rename(from, to string) error {
 	if err := p.step(); err != nil {
