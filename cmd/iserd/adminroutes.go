@@ -181,7 +181,7 @@ func (a *adminServer) configRoutes(mux *http.ServeMux) {
 }
 
 func (a *adminServer) otherRoutes(mux *http.ServeMux) {
-	a.route(mux, "GET /v1/events", a.eventsSince)
+	a.route(mux, "GET "+eventsPath, a.eventsSince)
 	a.route(mux, "GET /v1/stats", func(*http.Request) (any, error) { return a.m.snapshot().Stats, nil })
 	a.route(mux, "GET /v1/log", func(*http.Request) (any, error) { return a.logs.levels(), nil })
 	a.route(mux, "PUT /v1/log", func(r *http.Request) (any, error) {
@@ -223,6 +223,9 @@ func (a *adminServer) session(id string) (admin.Session, error) {
 	}
 	return admin.Session{}, notFound("session "+id, "iser session list shows those that there are")
 }
+
+// eventsPath is where events are.
+const eventsPath = "/v1/events"
 
 // longPoll is how long a request for events may wait for one.
 const longPoll = time.Minute

@@ -44,7 +44,8 @@ type adminServer struct {
 	logs  *logLevels
 	trace *tracer
 	ring  *events.Ring
-	slots chan struct{}
+	slots chan struct{} // requests in progress
+	waits chan struct{} // of those, who wait for events: they are others, so that they hold up nobody
 	http  http.Server
 	path  string
 	lock  io.Closer
@@ -57,13 +58,13 @@ func listenAdmin(path, group string) (_ net.Listener, lock io.Closer, err error)
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, nil, err
 	}
-	lock, err = durable.Lock(path + ".lock")
+	held, err := durable.Lock(path + ".lock")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
-			_ = lock.Close()
+			_ = held.Close()
 		}
 	}()
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
@@ -84,7 +85,7 @@ func listenAdmin(path, group string) (_ net.Listener, lock io.Closer, err error)
 	if err != nil {
 		return nil, nil, errors.Join(err, l.Close(), os.Remove(fresh))
 	}
-	return l, lock, nil
+	return l, held, nil
 }
 
 // giveAway sets the socket's permissions and group. The default group need not be there.
@@ -120,7 +121,7 @@ func serveAdmin(path, group string, m *manager, log logrus.FieldLogger, logs *lo
 	if err != nil {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
-	a := &adminServer{m: m, log: log, logs: logs, ring: ring, trace: t, slots: make(chan struct{}, adminRequests), path: path, lock: lock, done: make(chan struct{})}
+	a := &adminServer{m: m, log: log, logs: logs, ring: ring, trace: t, slots: make(chan struct{}, adminRequests), waits: make(chan struct{}, adminRequests), path: path, lock: lock, done: make(chan struct{})}
 	a.http = http.Server{
 		Handler: a.handler(), ReadHeaderTimeout: adminHeaderTimeout, ReadTimeout: adminReadTimeout, IdleTimeout: adminIdleTimeout,
 		MaxHeaderBytes: adminMaxHeader, ErrorLog: nil,
@@ -149,9 +150,13 @@ func (a *adminServer) handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, unknownPath(r)) })
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(admin.Header, strconv.Itoa(admin.API))
+		slots := a.slots
+		if r.URL.Path == eventsPath {
+			slots = a.waits
+		}
 		select {
-		case a.slots <- struct{}{}:
-			defer func() { <-a.slots }()
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
 		default:
 			a.fail(w, r, &admin.Error{Message: fmt.Sprintf("%d requests at once", adminRequests), What: r.URL.Path, Todo: "try again", Code: admin.CodeOther})
 			return

@@ -11,7 +11,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
+	"github.com/goiser/goiser/cmd/admin"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -76,4 +78,28 @@ func raw(ts *testscript.TestScript, _ bool, args []string) {
 	b, err := io.ReadAll(r.Body)
 	ts.Check(err)
 	fmt.Fprintf(ts.Stdout(), "%s", b)
+}
+
+// hangup sends SIGHUP to the daemon.
+func hangup(ts *testscript.TestScript, _ bool, _ []string) {
+	for _, c := range ts.BackgroundCmds() {
+		ts.Check(c.Process.Signal(syscall.SIGHUP))
+	}
+}
+
+// happens waits for an event whose message matches.
+func happens(ts *testscript.TestScript, _ bool, args []string) {
+	c := admin.NewClient(ts.Getenv("ISERD_SOCKET"))
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	for next := uint64(0); ; {
+		var e admin.Events
+		ts.Check(c.Do(ctx, http.MethodGet, fmt.Sprintf("/v1/events?wait=1&since=%d", next), nil, &e))
+		for _, one := range e.Events {
+			if strings.Contains(one.Message, args[0]) {
+				return
+			}
+		}
+		next = e.Next
+	}
 }

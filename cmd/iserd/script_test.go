@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -39,6 +40,8 @@ type notifyKey struct{}
 //	iser ARGS         runs the iser command
 //	iserfails N ARGS  runs it, and it must end with exit code N
 //	code N ARGS       the same, which has to end with this exit code
+//	hangup            sends SIGHUP to the daemon
+//	happens TEXT      waits for an event with this text
 //	raw PATH          asks the daemon's admin socket
 //	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
 func TestScripts(t *testing.T) {
@@ -90,6 +93,8 @@ func TestScripts(t *testing.T) {
 			"iserfails":  iserFails(build),
 			"code":       exitsWith(build),
 			"raw":        raw,
+			"hangup":     hangup,
+			"happens":    happens,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})
@@ -119,7 +124,7 @@ func notified(ts *testscript.TestScript, _ bool, args []string) {
 	for {
 		select {
 		case word := <-ts.Value(notifyKey{}).(<-chan string):
-			if word == args[0] {
+			if first, _, _ := strings.Cut(word, "\n"); first == args[0] {
 				return // what came before is of an earlier daemon
 			}
 		case <-late:
