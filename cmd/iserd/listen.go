@@ -37,6 +37,8 @@ func (s *service) provider(open opener, p conf.Portal) (rdma.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.providers[key] = rp
 	return rp, nil
 }

@@ -175,6 +175,9 @@ func (m *manager) reload(ctx context.Context, o options) (admin.Result, error) {
 	if err != nil {
 		return admin.Result{}, err
 	}
+	for _, w := range c.Warnings {
+		m.log.Warn(w)
+	}
 	r, err := m.change(ctx, o, false, func(n *conf.Config) error { *n = *c; return nil })
 	if err != nil || o.dryRun {
 		return r, err

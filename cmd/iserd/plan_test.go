@@ -226,3 +226,47 @@ func TestDataSurvivesAFailedChange(t *testing.T) {
 	require.NoError(t, d.ReadAt(ctx, got, 0))
 	require.True(t, bytes.Equal(want, got))
 }
+
+// TestLookingWhileChanging: who looks at what runs, and sessions at work, do not disturb changes, nor these them. It is
+// the race detector's.
+func TestLookingWhileChanging(t *testing.T) {
+	m := managed(t, twoTargets)
+	a := adminOf(t, m)
+	ses := logIn(t, m, "h", "a")
+	stop, looked := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil {
+			select {
+			case <-stop:
+				looked <- nil
+				return
+			default:
+				a.ask("GET", "/v1/status", "")
+				a.ask("GET", "/v1/config", "")
+				err = alive(t, ses)
+			}
+		}
+		looked <- err
+	}()
+	for i := range 10 {
+		for _, e := range []edit{
+			addStoreEdit("n", admin.BackstoreRequest{Type: "ram", Options: map[string]string{"size": "1MiB"}}),
+			addTargetEdit("iqn.2026-01.example:n", admin.TargetRequest{Alias: fmt.Sprint(i)}),
+			addLUNEdit("iqn.2026-01.example:n", 0, admin.LUNRequest{Backstore: "n"}),
+			addPortalEdit("127.0.0.1:0", admin.PortalRequest{Provider: "tcp", Group: 2}),
+			allowEdit("iqn.2026-01.example:n", "192.0.2.0/24"),
+			setStoreEdit("n", admin.BackstoreSetRequest{Options: map[string]string{"size": "2MiB"}}),
+			removeTargetEdit("iqn.2026-01.example:n"),
+			removeStoreEdit("n"),
+			func(c *conf.Config) error { c.Portals = c.Portals[:1]; return nil },
+		} {
+			r, err := m.change(t.Context(), options{}, true, e)
+			require.NoError(t, err)
+			require.True(t, r.Applied)
+		}
+	}
+	close(stop)
+	require.NoError(t, <-looked)
+	assert.Equal(t, string(parsed(t, twoTargets).Marshal()), string(m.running.Marshal()))
+}

@@ -46,7 +46,6 @@ type service struct {
 	discovery conf.Discovery
 	isns      conf.ISNS
 	pinned    bool // a device knows memory by its pages
-	insecure  bool
 }
 
 // An openedStore is a store with what it was opened by.
@@ -80,7 +79,7 @@ func start(c *conf.Config, log logrus.FieldLogger, openRDMA opener, hook func(is
 	s := &service{
 		log: log, since: time.Now(), limits: c.Limits, stateDir: c.StateDir, openRDMA: openRDMA, trace: hook,
 		stores: map[string]*openedStore{}, retired: map[string]*openedStore{}, targets: map[iscsi.Name]*servedTarget{},
-		providers: map[providerKey]rdma.Provider{}, discovery: c.Discovery, insecure: c.Insecure,
+		providers: map[providerKey]rdma.Provider{}, discovery: c.Discovery,
 	}
 	defer func() {
 		if err != nil {
