@@ -91,6 +91,9 @@ func (a *app) get(cmd *cobra.Command, to any, segments ...string) error {
 
 // alter asks for a change and prints what has come of it.
 func (a *app) alter(cmd *cobra.Command, method string, body any, segments ...string) error {
+	if a.output == "csv" { // before anything is done
+		return usage(errNoTable)
+	}
 	var r admin.Result
 	if err := a.ask(cmd, method, a.manage.o.Query(admin.Path(segments...)), body, &r); err != nil {
 		return err
@@ -128,6 +131,8 @@ func (a *app) printResult(r *admin.Result) error {
 	return nil
 }
 
+var errNoTable = errors.New("--output csv: this answer is no table; want json or yaml")
+
 // show prints an answer: as it is, or as the table that rows makes.
 func (a *app) show(v any, rows func(table.Writer)) error {
 	switch a.output {
@@ -146,7 +151,7 @@ func (a *app) show(v any, rows func(table.Writer)) error {
 	t := a.table()
 	t.ResetHeaders()
 	if rows == nil {
-		return usage(errors.New("--output csv: this answer is no table; want json or yaml"))
+		return usage(errNoTable)
 	}
 	rows(t)
 	if a.output == "csv" {

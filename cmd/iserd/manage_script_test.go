@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/goiser/goiser/cmd/admin"
+	"github.com/goiser/goiser/iscsi/initiator"
+	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -102,4 +104,13 @@ func happens(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		next = e.Next
 	}
+}
+
+// hold logs in by TCP and stays, until the script ends or the session does.
+func hold(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	s, err := initiator.Open(ctx, &tcp.Dialer{}, args[0], args[1], initiator.Options{InitiatorName: "iqn.2026-01.example:holder"})
+	ts.Check(err)
+	ts.Defer(func() { _ = s.Close() })
 }

@@ -40,6 +40,7 @@ type notifyKey struct{}
 //	iser ARGS         runs the iser command
 //	iserfails N ARGS  runs it, and it must end with exit code N
 //	code N ARGS       the same, which has to end with this exit code
+//	hold ADDR IQN     logs in by TCP as iqn.2026-01.example:holder, and stays
 //	hangup            sends SIGHUP to the daemon
 //	happens TEXT      waits for an event with this text
 //	raw PATH          asks the daemon's admin socket
@@ -94,6 +95,7 @@ func TestScripts(t *testing.T) {
 			"code":       exitsWith(build),
 			"raw":        raw,
 			"hangup":     hangup,
+			"hold":       hold,
 			"happens":    happens,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
