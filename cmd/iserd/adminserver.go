@@ -112,7 +112,7 @@ func giveAway(path, group string) error {
 
 // serveAdmin begins to serve.
 func serveAdmin(path, group string, m *manager, log logrus.FieldLogger, logs *logLevels, ring *events.Ring, t *tracer) (*adminServer, error) {
-	if filepath.Dir(path) == filepath.Dir(admin.DefaultSocket) { // of ours alone; systemd makes it, other ways to start do not
+	if filepath.Base(filepath.Dir(path)) == "iserd" { // of ours alone; systemd makes it, other ways to start do not
 		if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("admin socket %s: %w", path, err)
 		}
