@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,26 +45,6 @@ func freePort() (string, error) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	return strconv.Itoa(port), l.Close()
-}
-
-// exitsWith runs the iser command, which has to end with an exit code.
-func exitsWith(build func() (string, error)) func(*testscript.TestScript, bool, []string) {
-	return func(ts *testscript.TestScript, _ bool, args []string) {
-		path, err := build()
-		ts.Check(err)
-		want, err := strconv.Atoi(args[0])
-		ts.Check(err)
-		err = ts.Exec(path, args[1:]...)
-		got := 0
-		if e, ok := err.(*exec.ExitError); ok {
-			got = e.ExitCode()
-		} else {
-			ts.Check(err)
-		}
-		if got != want {
-			ts.Fatalf("iser %v: exit code %d, want %d", args[1:], got, want)
-		}
-	}
 }
 
 // raw asks the admin socket as curl would.

@@ -39,7 +39,6 @@ type notifyKey struct{}
 //	disk ADDR IQN rw USER SECRET [MUTUALUSER SECRET]    writing, by CHAP
 //	iser ARGS         runs the iser command
 //	iserfails N ARGS  runs it, and it must end with exit code N
-//	code N ARGS       the same, which has to end with this exit code
 //	hold ADDR IQN     logs in by TCP as iqn.2026-01.example:holder, and stays
 //	hangup            sends SIGHUP to the daemon
 //	happens TEXT      waits for an event with this text
@@ -92,7 +91,6 @@ func TestScripts(t *testing.T) {
 			"damage":     damage,
 			"iser":       runIser(build),
 			"iserfails":  iserFails(build),
-			"code":       exitsWith(build),
 			"raw":        raw,
 			"hangup":     hangup,
 			"hold":       hold,
