@@ -33,8 +33,8 @@ import (
 // same. So the oldest command of a unit always ends, and with it everyone's turn comes.
 const (
 	// shareOfReserve is how much of the unused reserve one session gets at most (1/8), so that many
-	// sessions still find much. Besides, as long as it can be a piece is left for each session that may still come:
-	// else the first forty would leave nothing.
+	// sessions still find something. Besides, where the reserve has two pieces for each session that there may be,
+	// one is left for each that may still come: else the first forty would leave nothing.
 	shareOfReserve = 8
 	// pieceAlign keeps pieces page-aligned.
 	pieceAlign = 4096
@@ -44,6 +44,7 @@ const (
 type reserve struct {
 	pool     *arena.Pool
 	sessions int // that there may be
+	size     int // chunks, free or not
 
 	mu     sync.Mutex
 	chunks [][]byte // free
@@ -56,6 +57,7 @@ func newReserve(pool *arena.Pool, limitChunks int) *reserve {
 	for n := min(pool.Chunks()/2, limitChunks); n > 0 && len(r.chunks) == 0; n /= 2 {
 		r.chunks, _ = pool.Get(nil, n*arena.ChunkSize)
 	}
+	r.size = len(r.chunks)
 	return r
 }
 
@@ -86,8 +88,11 @@ func (r *reserve) take(unit, want int) *sessionMemory {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	later := max(r.sessions-r.taken-1, 0) * perPiece
-	n := min(need, max(perPiece, min(len(r.chunks)/shareOfReserve, len(r.chunks)-later)), len(r.chunks))
+	share := len(r.chunks) / shareOfReserve
+	if r.size >= 2*r.sessions*perPiece {
+		share = min(share, len(r.chunks)-max(r.sessions-r.taken-1, 0)*perPiece)
+	}
+	n := min(need, max(perPiece, share), len(r.chunks))
 	if n -= n % perPiece; n > 0 {
 		r.taken++
 	}
