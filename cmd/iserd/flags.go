@@ -31,6 +31,7 @@ type flags struct {
 	trace, stateDir           string
 	pcap, pcapLimit           string
 	admin, adminGroup         string
+	metrics, web              string
 }
 
 func (f *flags) register(root *cobra.Command) {
@@ -54,6 +55,8 @@ func (f *flags) register(root *cobra.Command) {
 	fs.StringVar(&f.pcap, "pcap", "", "write the packets of our own RoCE to this `FILE` as pcapng, for iser trace read and Wireshark (docs/TRACE.md); all data is in it")
 	fs.StringVar(&f.pcapLimit, "pcap-limit", packets.DefaultLimit, "stop the file of --pcap at this `SIZE`; 0: never")
 	fs.StringVar(&f.admin, "admin", "", "`SOCKET` of the admin API, unix:PATH, or off (default unix:$ISERD_SOCKET, else unix:"+admin.DefaultSocket+", where it can be made)")
+	fs.StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics, /healthz and /readyz on `ADDR:PORT`; :PORT is loopback (docs/METRICS.md)")
+	fs.StringVar(&f.web, "web", "", "serve a page that shows what goes on, and changes nothing, on `ADDR:PORT`; :PORT is loopback")
 	fs.StringVar(&f.adminGroup, "admin-group", adminGroup, "`GROUP` that may use the socket beside our user")
 	root.MarkFlagsMutuallyExclusive("config", "ram", "file")
 	for _, name := range []string{"iqn", "initial-r2t", "immediate-data", "user", "secret-file", "mutual-user", "mutual-secret-file"} {

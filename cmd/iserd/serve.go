@@ -75,12 +75,18 @@ func (a *app) serveCommand() error {
 	if err != nil {
 		return errors.Join(err, a.stop(m, nil, t))
 	}
+	looking, err := a.openLookers(m, ring, log)
+	if err != nil {
+		return errors.Join(err, a.stop(m, server, t))
+	}
+	defer func() { _ = looking.close() }()
 	if a.flags.config == "" {
 		fmt.Fprintf(a.out, "try: iser bench %s\n", s.url())
 	}
 	s.notify(daemon.SdNotifyReady)
 	defer s.watch()()
 	log.Infof("%v: stopping; a second signal ends at once", a.wait(m))
+	looking.stop()
 	s.notify(daemon.SdNotifyStopping)
 	return a.stop(m, server, t)
 }
