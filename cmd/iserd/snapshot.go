@@ -12,7 +12,6 @@ import (
 	"github.com/goiser/goiser/cmd/metrics"
 	"github.com/goiser/goiser/conf"
 	"github.com/goiser/goiser/iscsi"
-	"github.com/goiser/goiser/iscsi/arena"
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iser/rdma/provider"
 	"github.com/goiser/goiser/iser/rdma/roce"
@@ -23,15 +22,15 @@ import (
 func (s *service) snapshot() admin.Snapshot {
 	sessions := s.server.Sessions()
 	pairs := s.queuePairs()
-	stats := metrics.Stats(s.server.Stats())
+	stats := s.server.Stats()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snap := admin.Snapshot{
 		Time: time.Now(), Since: s.since, Version: version, Config: admin.Config{Warnings: []string{}},
 		Portals: []admin.Portal{}, Backstores: []admin.Backstore{}, Targets: []admin.Target{},
 		Sessions: []admin.Session{}, Providers: s.providersLocked(),
-		Stats:   stats,
-		Buffers: admin.Buffers{TotalBytes: int64(s.pool.Chunks()) * arena.ChunkSize, FreeBytes: int64(s.pool.Free()) * arena.ChunkSize},
+		Stats:   metrics.Stats(stats),
+		Buffers: admin.Buffers{TotalBytes: stats.Buffers, FreeBytes: stats.FreeBuffers},
 	}
 	byTarget, byPortal := map[string]int{}, map[string]int{}
 	for _, ses := range sessions {
