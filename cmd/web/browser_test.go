@@ -224,6 +224,7 @@ const contrasts = `(() => {
 // TestThePageInABrowser is the whole of it in a real Chromium: numbers move under load and rest without, nothing leaves the
 // origin, the console stays empty.
 func TestThePageInABrowser(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	d := &fakeDaemon{load: true, targets: 3, since: time.Now().Add(-time.Hour), sessions: []admin.Session{
 		{ID: 7, Initiator: "iqn.2026-01.example:host-a", Remote: "10.0.0.7:41000", Target: "iqn.2026-01.example:disk1", Transport: "iser", Since: time.Now().Add(-time.Minute)},
 	}}
@@ -300,6 +301,7 @@ func TestThePageInABrowser(t *testing.T) {
 
 // TestThePageOfALargeDaemon stays quick to draw, and says what it leaves out.
 func TestThePageOfALargeDaemon(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	d := &fakeDaemon{load: true, targets: 500, since: time.Now()}
 	for i := range 500 {
 		d.sessions = append(d.sessions, admin.Session{ID: uint16(i + 1), Initiator: fmt.Sprintf("iqn.2026-01.example:host%d", i), Transport: "tcp", Since: time.Now()})
@@ -315,6 +317,7 @@ func TestThePageOfALargeDaemon(t *testing.T) {
 
 // TestThePageOutlivesItsDaemon: it says that there is no answer, and goes on when there is one.
 func TestThePageOutlivesItsDaemon(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	d := &fakeDaemon{load: true, targets: 1, since: time.Now()}
 	srv := httptest.NewUnstartedServer(Handler(Source{Snapshot: d.snapshot, Events: d.events}))
 	srv.Start()
