@@ -249,7 +249,7 @@ func (b *bed) startSTGT(ctx context.Context) error {
 	return nil
 }
 
-// gotgtVersion is the only one that the proxy serves.
+// gotgtVersion is the only one that can be fetched.
 const gotgtVersion = "v0.2.2"
 
 // startGOTGT builds gotgt outside our module, of which it is no part, and starts it with the disk as a file.
