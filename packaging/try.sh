@@ -34,17 +34,31 @@ bash -c '. /usr/share/bash-completion/completions/iser' 2>&1 || fail "completion
 python3 -c 'import json; json.load(open("/usr/share/goiser/iserd.schema.json"))'
 
 step "serve as the user iserd, without capabilities"
-install -d -o iserd -g iserd -m 750 /var/lib/iserd
+rm -rf /run/iserd # as after a boot
+install -d -o iserd -g iserd -m 750 /var/lib/iserd /run/iserd
 setpriv --reuid=iserd --regid=iserd --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs \
 	iserd --config /etc/iserd/iserd.yaml --listen 127.99.0.1 2>/tmp/iserd.log &
 daemon=$!
+trap 'kill $daemon 2>/dev/null || true' EXIT # or it answers the next run, in this one's place
 for _ in $(seq 300); do
-	grep -q 'listening on 127.99.0.1:3260, iser' /tmp/iserd.log && break
+	grep -q 'listening on 127.99.0.1:3260, iser' /tmp/iserd.log || ! kill -0 $daemon && break
 	sleep 0.1
 done
+kill -0 $daemon || { cat /tmp/iserd.log; fail "it does not run"; }
 for url in iscsi iser; do
 	iser verify -q $url://127.99.0.1 --size 16MiB --destructive || { cat /tmp/iserd.log; fail "verify by $url"; }
 done
+iser backstore create more ram size=8MiB || { cat /tmp/iserd.log; fail "a change while it runs"; }
+iser config save
+grep -q '^  more:' /etc/iserd/iserd.yaml || fail "config save"
+[[ $(stat -c '%a' /etc/iserd/iserd.yaml) == 640 ]] || fail "rights of the configuration saved: $(stat -c '%U:%G %a' /etc/iserd/iserd.yaml)"
+sed -i 's/^  more:/  other:/' /etc/iserd/iserd.yaml
+kill -HUP $daemon # as ExecReload does
+for _ in $(seq 300); do
+	iser backstore list | grep -q other && break
+	sleep 0.1
+done
+iser backstore list | grep -q other || { cat /tmp/iserd.log; fail "it has not read its file again"; }
 kill $daemon
 wait $daemon || fail "it ended with $?"
 
