@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -92,23 +91,7 @@ func TestKilledWhileSavingConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "iserd.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("0\n"), 0o600))
 	for range 5 {
-		child := exec.Command(os.Args[0], "-test.run=^TestKilledWhileSavingConfig$")
-		child.Env = append(os.Environ(), "CONFIG_TEST_CHILD="+path)
-		told, err := child.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, child.Start())
-		last := 0
-		for range 30 {
-			_, err := fmt.Fscan(told, &last)
-			require.NoError(t, err)
-		}
-		require.NoError(t, child.Process.Kill())
-		for { // what it said before it was killed
-			if _, err := fmt.Fscan(told, &last); err != nil {
-				break
-			}
-		}
-		require.Error(t, child.Wait())
+		last := durabletest.Killed(t, "CONFIG_TEST_CHILD="+path, 30)
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		var kept int

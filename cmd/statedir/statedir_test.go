@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -152,23 +151,7 @@ func TestKilledWhileSaving(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "state")
 	for range 5 {
-		child := exec.Command(os.Args[0], "-test.run=^TestKilledWhileSaving$")
-		child.Env = append(os.Environ(), "STATEDIR_TEST_CHILD="+dir)
-		told, err := child.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, child.Start())
-		last := 0
-		for range 40 {
-			_, err := fmt.Fscan(told, &last)
-			require.NoError(t, err)
-		}
-		require.NoError(t, child.Process.Kill())
-		for { // what it said before it was killed
-			if _, err := fmt.Fscan(told, &last); err != nil {
-				break
-			}
-		}
-		require.Error(t, child.Wait())
+		last := durabletest.Killed(t, "STATEDIR_TEST_CHILD="+dir, 40)
 		d, err := Open(dir)
 		require.NoError(t, err, "the lock went with the process")
 		state, err := d.Load("a")

@@ -94,8 +94,9 @@ func (n network) through(t *testing.T, p *site, o initiator.Options) ([]*gate, *
 	return portals, d
 }
 
-// load writes, zeroes, flushes and reads back from several callers until the end, and then reads back everything.
-func load(t *testing.T, d *initiator.Disk, seed int64, end time.Time) {
+// load writes, zeroes, flushes and reads back from several callers until the end, and then reads back everything. It
+// returns how many operations that were.
+func load(t *testing.T, d *initiator.Disk, seed int64, end time.Time) int64 {
 	var ios atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 4 {
@@ -110,7 +111,7 @@ func load(t *testing.T, d *initiator.Disk, seed int64, end time.Time) {
 	}
 	wg.Go(func() { batchUntil(t, d, end) })
 	wg.Wait()
-	t.Logf("%d operations", ios.Load())
+	return ios.Load()
 }
 
 // TestNothingIsLostWhenPortalsGo: one portal after the other goes and comes back under load, those of two port groups
@@ -164,7 +165,7 @@ func checkPortalsGo(t *testing.T, n network, groups []uint16) {
 			}
 		}
 	})
-	load(t, d, *killsSeed, end)
+	t.Logf("%d operations", load(t, d, *killsSeed, end))
 	close(over)
 	faults.Wait()
 	assert.Positive(t, downs)

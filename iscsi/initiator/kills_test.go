@@ -181,24 +181,10 @@ func checkCuts(t *testing.T, n network) {
 	o := options(t)
 	o.ReconnectTimeout, o.Exclusive, o.PingInterval = 20*time.Second, true, -1
 	c, d := connectThrough(t, cutTransport{n.dial, k}, address, o)
-	var ios atomic.Int64
-	end := time.Now().Add(*killsFor)
-	var wg sync.WaitGroup
-	for i := range 4 {
-		wg.Go(func() {
-			rng := rand.New(rand.NewSource(*killsSeed<<8 + int64(i)))
-			v := verifier{d: d, rng: rng, off: int64(i) * (diskSize / 8), shadow: make([]byte, diskSize/8)}
-			for time.Now().Before(end) && !t.Failed() {
-				v.step(t, uint64(ios.Add(1)))
-			}
-			v.all(t)
-		})
-	}
-	wg.Go(func() { batchUntil(t, d, end) })
-	wg.Wait()
+	operations := load(t, d, *killsSeed, time.Now().Add(*killsFor))
 	k.sheathed.Store(true)
 	assert.Positive(t, k.cuts.Load(), "nothing was cut: the test shows nothing")
-	t.Logf("seed %d: %d cuts in %d operations", *killsSeed, k.cuts.Load(), ios.Load())
+	t.Logf("seed %d: %d cuts in %d operations", *killsSeed, k.cuts.Load(), operations)
 	assert.NoError(t, d.ReadAt(t.Context(), make([]byte, 512), 0), "over a connection that nobody has cut, nor will")
 	assert.NoError(t, c.Close())
 }
