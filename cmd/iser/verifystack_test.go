@@ -20,6 +20,7 @@ import (
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/rdmatest"
 	"github.com/goiser/goiser/iser/rdma/roce"
 	"github.com/goiser/goiser/scsi"
 	"github.com/stretchr/testify/assert"
@@ -38,8 +39,7 @@ func serveStore(t *testing.T, store backstore.Store) (s *target.Server, urls map
 	require.NoError(t, err)
 	_, err = s.AddTarget(target.TargetConfig{Name: servedName, Device: device, Negotiate: iscsi.DefaultConfig()})
 	require.NoError(t, err)
-	pid := os.Getpid() // whose address it is: RoCE has one port an address only
-	ours := netip.AddrFrom4([4]byte{127, byte(128 + pid>>14&63), byte(pid >> 7 & 127), byte(1 + pid&127)})
+	ours := rdmatest.Address(0)
 	p := roce.New(roce.Options{Addr: ours})
 	over := map[string]iscsi.Listener{}
 	over["iscsi"], err = tcp.Listen("127.0.0.1:0")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/goiser/goiser/iser"
 	"github.com/goiser/goiser/iser/rdma"
 	"github.com/goiser/goiser/iser/rdma/provider"
+	"github.com/goiser/goiser/iser/rdma/rdmatest"
 	"github.com/goiser/goiser/iser/rdma/roce"
 	"github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
@@ -112,11 +112,8 @@ func captured(t *testing.T, port uint16) (targets, initiators string, at uint16)
 // startOnLoopback serves a RAM disk by RoCE on a loopback address that nobody uses.
 func startOnLoopback(t *testing.T, port uint16, open opener) *service {
 	log, _ := test.NewNullLogger()
-	pid := os.Getpid()
-	addr := netip.AddrFrom4([4]byte{127, byte(100 + pid>>16), byte(pid >> 8), byte(pid)})
-	for range 50 {
-		addr = addr.Next()
-		portal := fmt.Sprintf(`{listen: "%v:%d", provider: roce}`, addr, port)
+	for n := range rdmatest.Addresses {
+		portal := fmt.Sprintf(`{listen: "%v:%d", provider: roce}`, rdmatest.Address(n), port)
 		s, err := start(config(t, portal, ramStore, ramTarget), log, open, nil)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/goiser/goiser/iscsi/chap"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iscsi/tcp"
+	"github.com/goiser/goiser/iser/rdma/rdmatest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -28,8 +30,7 @@ const readyLimit = 20 * time.Second
 type notifyKey struct{}
 
 // TestScripts runs testdata/script with the real command. PORT and PORT2 are free, BUSY is taken, also in
-// configuration files; OWN is an
-// address of this process alone, for what has one port an address only (RoCE).
+// configuration files; OWN is an address of this script alone, for what has one port an address only (RoCE).
 //
 //	ready             waits for the daemon's sd_notify READY
 //	notified STATE    waits for this word of the daemon to sd_notify
@@ -46,6 +47,7 @@ type notifyKey struct{}
 //	register ADDR IQN, registered ADDR IQN, damage DIR: see reserve_script_test.go
 func TestScripts(t *testing.T) {
 	build := buildIser(t.TempDir())
+	var scripts atomic.Int32
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
@@ -70,8 +72,7 @@ func TestScripts(t *testing.T) {
 			e.Values[notifyKey{}] = words(notify)
 			e.Setenv("NOTIFY_SOCKET", socket.Name)
 			e.Setenv("ISERD_SOCKET", filepath.Join(e.WorkDir, "admin.sock"))
-			pid := os.Getpid()
-			e.Setenv("OWN", fmt.Sprintf("127.%d.%d.%d", 64+pid>>14&63, pid>>7&127, 1+pid&127))
+			e.Setenv("OWN", rdmatest.Address(int(scripts.Add(1))).String()) // they run at the same time
 			e.Setenv("PORT", fmt.Sprint(free.Addr().(*net.TCPAddr).Port))
 			e.Setenv("BUSY", fmt.Sprint(busy.Addr().(*net.TCPAddr).Port))
 			port2, err := freePort()

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/goiser/goiser/iscsi/target"
 	"github.com/goiser/goiser/iscsi/tcp"
 	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/rdmatest"
 	"github.com/goiser/goiser/iser/rdma/roce"
 	"github.com/goiser/goiser/scsi"
 )
@@ -36,8 +36,7 @@ func portal() (address string, stop func()) {
 
 // iserPortal does it over iSER, at an address that other processes on this machine do not use.
 func iserPortal() (address string, stop func()) {
-	pid := os.Getpid()
-	a := netip.AddrFrom4([4]byte{127, byte(64 + pid>>14&63), byte(pid >> 7 & 127), byte(1 + pid&127)})
+	a := rdmatest.Address(1)
 	rdma := roce.New(roce.Options{Addr: a})
 	l, err := iser.Listen(rdma, netip.AddrPortFrom(a, 3260), iser.TargetConfig{})
 	if err != nil {

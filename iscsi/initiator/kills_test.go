@@ -18,6 +18,7 @@ import (
 	"github.com/goiser/goiser/iscsi"
 	"github.com/goiser/goiser/iscsi/initiator"
 	"github.com/goiser/goiser/iser"
+	"github.com/goiser/goiser/iser/rdma/rdmatest"
 	"github.com/goiser/goiser/iser/rdma/roce"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -155,8 +156,7 @@ func TestNothingAcknowledgedIsLostWhenConnectionsAreCut(t *testing.T) {
 
 // overRoCE is iSER over our RoCE, at an address that other processes on this machine do not use.
 func overRoCE() network {
-	pid := os.Getpid()
-	a := netip.AddrFrom4([4]byte{127, byte(128 + pid>>14&63), byte(pid >> 7 & 127), byte(1 + pid&127)})
+	a := rdmatest.Address(0)
 	p := roce.New(roce.Options{Addr: a})
 	return network{
 		name: "roce", dial: &iser.Dialer{Provider: p},

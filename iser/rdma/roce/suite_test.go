@@ -2,7 +2,6 @@ package roce_test
 
 import (
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,8 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // loopback is an address for this process alone: tests of several packages run at the same time.
 func loopback() netip.AddrPort {
-	pid := os.Getpid()
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | byte(pid>>16), byte(pid >> 8), byte(pid)}), 0)
+	return netip.AddrPortFrom(rdmatest.Address(0), 0)
 }
 
 func open(t testing.TB, o roce.Options) *roce.Provider {
